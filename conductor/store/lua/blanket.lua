@@ -1,0 +1,17 @@
+-- blanket: consent for everything in a run, given or taken back; it is worth nothing once the run has ended.
+--! args: run_id on
+--! use: partition run stub
+--! result: OK | ENDED | UNKNOWN
+local run = run_of(run_id)
+if not run then
+  local stub = stub_of(run_id)
+  if not stub then return {'UNKNOWN'} end
+  if TERMINAL[stub.st] then return {'ENDED'} end
+  stub.bl = on == '1' and '1' or NIL
+  save_stub(stub)
+  return {'OK'}
+end
+if ended(run) then return {'ENDED'} end
+redis.call('HDEL', run.key, 'pk')  -- no event tells a parker of it
+if on == '1' then redis.call('HSET', run.key, 'bl', '1') else redis.call('HDEL', run.key, 'bl') end
+return {'OK'}

@@ -1,0 +1,48 @@
+-- A reopened `each` may have a hundred thousand items that begin anew: they are reached some pages at a time, so that no call is long. `anew`
+-- of the each is `from-to`, what has yet to be looked at; the caller goes on, and if it dies, the due sweep does. Gives whether more is left.
+local function begin_page(run, index, from, to, members)
+  local key, wanted, fresh_one, doubtful, n = item_key(run, index, from), {}, format(new_record(NIL)), format(new_record('d')), #members
+  for item = from, to do wanted[#wanted + 1] = int(item) end
+  for i, text in ipairs(redis.call('HMGET', key, unpack(wanted))) do
+    local state = string.sub(text or NIL, 1, 1)
+    if state ~= COMPLETED and state ~= SKIPPED then
+      local doubt = has(string.match(text or NIL, '[^;]*$'), 'd')
+      -- What the life before left in an index goes with its record; this very call may be about to look at it.
+      if state == RUNNING then unleased[#unleased + 1] = ref(run, index, wanted[i]) end
+      if state == RETRY_PENDING then redis.call('ZREM', P .. 'due', 'retry:' .. ref(run, index, wanted[i])) end
+      if state == RUNNING or state == RETRY_PENDING then run.records[index .. ':' .. wanted[i]] = new_record(doubt and 'd' or NIL) end
+      put(key, wanted[i], doubt and doubtful or fresh_one)
+      members[n + 1], members[n + 2], n = wanted[i], wanted[i], n + 2
+    end
+  end
+end
+
+local function begin_items_anew(run, pages)
+  local left, more = tonumber(pages), false
+  if run.ph ~= NIL then return false end
+  for _, index in ipairs(indexes_of(redis.call('HGET', run.key, 'es') or NIL)) do
+    local e = each_of(run, index)
+    local first, to = string.match(e.anew, '^(%d+)-(%d+)$')
+    first, to = tonumber(first), tonumber(to)
+    local from, members = first, {}
+    while from and from <= to and left > 0 do
+      local last = math.min(to, math.floor(from / 64) * 64 + 63)
+      begin_page(run, index, from, last, members)
+      from, left = last + 1, left - 1
+    end
+    if from and from > first then
+      emit(run, 'G', index, first .. '-' .. (from - 1))
+      e.anew = from <= to and from .. '-' .. to or NIL
+      put(e.key, 'anew', e.anew)
+      if #members > 0 then
+        redis.call('ZADD', e.key .. ':again', unpack(members))
+        bump(e, 'again', #members / 2)
+      end
+      local rec = record(run, index, NIL)
+      if rec and (rec.state == READY or rec.state == RUNNING) then list_each(run, index) end
+    end
+    more = more or e.anew ~= NIL
+  end
+  if more then redis.call('ZADD', P .. 'due', int(now), 'anew:' .. run.id) else redis.call('ZREM', P .. 'due', 'anew:' .. run.id) end
+  return more
+end

@@ -1,0 +1,33 @@
+-- grant: a session lets a capability run: `once` (one use more), `until` (for `length` ms from now) or `always`. A grant id counts once.
+--! args: session capability mode grant_id length by most keep
+--! use: partition clock
+--! result: OK | KNOWN | FULL
+-- Fields: `grant:<capability>` (until;at;by, 0 = always), `once:<capability>` (a line id;at;by for each use left, oldest first),
+-- `used:<capability>:<op>` (at;id;at;by) and `given:<capability>:<id>` (at). A capability's name comes without colon, so what follows it
+-- is the rest of the field, whatever an op or a grant is called.
+local GRANTS = P .. 'grants:' .. session
+local GIVEN = 'given:' .. capability .. ':' .. grant_id
+if redis.call('HEXISTS', GRANTS, GIVEN) == 1 then return {'KNOWN'} end
+
+local stamp = int(now) .. ';' .. by
+if mode == 'once' then
+  local left = redis.call('HGET', GRANTS, 'once:' .. capability) or NIL
+  local _, uses = string.gsub(left, '\n', '\n')
+  if uses >= num(most) then return {'FULL'} end
+  put(GRANTS, 'once:' .. capability, left .. grant_id .. ';' .. stamp .. '\n')
+else
+  put(GRANTS, 'grant:' .. capability, (mode == 'always' and '0' or int(now + num(length))) .. ';' .. stamp)
+end
+put(GRANTS, GIVEN, int(now))
+
+-- What is remembered only for repetitions goes by age. A look at some fields with every new grant keeps up with what grants add.
+local old = {}
+local some = redis.call('HRANDFIELD', GRANTS, 20, 'WITHVALUES') or {}
+for i = 1, #some, 2 do
+  local kind = string.match(some[i], '^%a+')
+  local at = num(string.match(some[i + 1], '^%d+'))
+  if (kind == 'given' or kind == 'used') and at < now - num(keep) then old[#old + 1] = some[i] end
+end
+if #old > 0 then redis.call('HDEL', GRANTS, unpack(old)) end
+write_all()
+return {'OK'}

@@ -1,0 +1,27 @@
+-- purge_run: a run that has ended leaves the store with all its keys; its graph goes with the last run that used it.
+-- `at_event` is given by who has put it into the archive: a run that a retry has moved since is not what was put (CHANGED).
+--! args: caller number run_id due_only at_event
+--! use: partition clock token run step whole
+--! result: OK | NOT_ENDED | NOT_DUE | CHANGED | UNKNOWN
+if told then return told end
+local run = run_of(run_id)
+if not run then return tell({'UNKNOWN'}) end
+if not ended(run) then return tell({'NOT_ENDED'}) end
+
+if due_only == '1' and num(redis.call('ZSCORE', P .. 'ended:' .. run.st, run_id)) > now then return tell({'NOT_DUE'}) end
+if at_event ~= NIL and redis.call('LLEN', run.key .. ':log') ~= tonumber(at_event) then return tell({'CHANGED'}) end
+
+-- A child stays as long as its parent may still take its result: a paused parent may be paused for long.
+if due_only == '1' and run.ps ~= NIL then
+  local parent = above(run)
+  if parent and not ended(parent) then
+    redis.call('ZADD', P .. 'ended:' .. run.st, 'XX', int(now + 3600000), run_id)
+    return tell({'NOT_DUE'})
+  end
+end
+
+unlink_all(keys_of(run))
+redis.call('ZREM', P .. (is_op(run) and 'ops' or 'runs'), run_id)
+for state in pairs(TERMINAL) do redis.call('ZREM', P .. 'ended:' .. state, run_id) end
+forget_graph(run.h)
+return tell({'OK'})

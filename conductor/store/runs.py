@@ -1,0 +1,145 @@
+"""Verbs on whole runs: start, cancel, pause, resume, reopen, purge."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from redis import exceptions
+
+from conductor.codec import blob_names, drop_blobs
+from conductor.errors import StoreFull
+from conductor.ids import partition_of
+from conductor.records import Graph, NewRun, NodeKind
+from conductor.store.answers import Cancelled, Moved, Started
+from conductor.store.attempts import parse_claim
+from conductor.store.door import Door
+
+__all__ = ["RunVerbs"]
+
+
+class RunVerbs(Door):
+    """What clients and operators do to a run."""
+
+    pages = 8  # of 64 items each, that one call of a reopening looks at
+
+    def start(
+        self, run: NewRun, graph: Graph, *, roots: tuple[int, ...] | None = None, tag: str = "",
+        records: Mapping[int, tuple[str, int | None]] | None = None, totals: Mapping[int, int] | None = None,
+        skipped: frozenset[int] = frozenset(),
+    ) -> Started:
+        """Write the run. Of a fork: `records` are steps that already have one, index → (record, index in `forked_from`), `totals` lengths
+        of lists that eaches begin anew with, `skipped` roots all of whose predecessors were. With a `tag` the first step is claimed for the
+        caller in the same script."""
+        if not run.bound_to:  # what a running step calls is part of work that was accepted
+            self.admit()
+        run = replace(run, input=self.offloaded(run.run_id, "input", run.input))
+        try:
+            told = self._start(run, graph, roots, tag, records or {}, totals or {}, skipped)
+            if told.word != "OK" and told.run_id != run.run_id:
+                drop_blobs(blob_names(run.input))  # the run is another one, which has its own
+            return told
+        except exceptions.OutOfMemoryError:
+            raise StoreFull(used="100%") from None
+
+    def _start(
+        self, run: NewRun, graph: Graph, roots: tuple[int, ...] | None, tag: str, kept: Mapping[int, tuple[str, int | None]],
+        totals: Mapping[int, int], skipped: frozenset[int],
+    ) -> Started:
+        partition = partition_of(run.run_id)
+        first = graph.roots if roots is None else roots
+        ended = sum(1 for record, _ in kept.values() if record[0] in "CZ")
+        named = ",".join(f"{index}s" if index in skipped else str(index) for index in first)
+        args = self._start_args(run, graph, named, len(graph.steps) - ended)
+        args += [run.queue_reason, run.bound_to, run.idle_timeout_ms or "", tag]
+        args += [run.lane.name, run.lane.text, run.lane_key] if run.lane else ["", "", ""]
+        args.append(run.limit_keys)
+        tail = [part for index, (record, source) in kept.items() for part in (index, record, "" if source is None else source)]
+        tail += [part for index, total in totals.items() for part in (index, f"E;{total}", "")]
+        count = len(kept) + len(totals)
+        reply = self._call_bare("start_run", partition, *args, "", 0, count, *tail)
+        if reply[0] == "NEED_GRAPH":
+            lines = [part for node in graph.nodes for part in (node.index, node.descriptor())]
+            reply = self._call_bare("start_run", partition, *args, graph.to_doc(), len(graph.nodes), count, *lines, *tail)
+        word, notice, queues, run_id, claim = reply
+        if word == "LANE_FULL":
+            return Started(word, run_id, [], "", lane=(int(notice), int(queues)))
+        held = replace(parse_claim([claim]), input=run.input, session=run.session) if claim else None
+        return Started(word, run_id, self._pokes(partition, queues), notice, held)
+
+    def _start_args(self, run: NewRun, graph: Graph, roots: str, steps: int) -> list[Any]:
+        eaches = ",".join(str(node.index) for node in graph.nodes if node.kind is NodeKind.EACH)
+        return [
+            run.run_id, run.workflow, graph.hash, run.input, run.queue, run.priority, run.session, run.key, run.digest, ",".join(run.tags),
+            run.delay_ms, run.start_at, f"@{run.expires_at}" if run.expires_at else run.expires_ms,
+            f"@{run.deadline_at}" if run.deadline_at else run.deadline_ms, run.retain_completed_ms, run.retain_failed_ms,
+            run.key_retention_ms, steps, roots, graph.hooks, eaches, run.forked_from,
+        ]
+
+    def cancel(self, run_id: str, *, reason: str, actor: str = "", terminate: bool = False, compensate: bool = False) -> Cancelled:
+        """After this answers OK nothing of the run is claimed and no result is taken; with `compensate` it is undone before it ends."""
+        partition = partition_of(run_id)
+        word, state, why, at, queues = self._call_bare(
+            "cancel_run", partition, run_id, _word(reason), _word(actor), int(terminate), int(compensate))
+        return Cancelled(word, state, why, int(at or 0), self._pokes(partition, queues))
+
+    def pause(self, run_id: str, *, reason: str, actor: str = "") -> Moved:
+        word, state = self._call("pause_run", partition_of(run_id), run_id, _word(reason), _word(actor))
+        return Moved(word, state)
+
+    def resume(self, run_id: str, *, actor: str = "") -> Moved:
+        """Go on; a run paused by a failed step answers STEP_FAILED and is reopened by its planner instead."""
+        partition = partition_of(run_id)
+        pokes = []
+        while True:
+            word, state, queues = self._call("resume_run", partition, run_id, _word(actor))
+            pokes += self._pokes(partition, queues)
+            if word != "MORE":
+                # After a thousand the rest follow; the last call of several may find nothing left, which is no news.
+                return Moved("OK" if pokes and word == "NOT_PAUSED" else word, state, pokes)
+
+    def reopen(
+        self, run_id: str, *, at_event: int, reset: Mapping[int, tuple[str, str]], eaches: Sequence[int], steps: int, hooks: str,
+        actor: str, generation: bool,
+    ) -> Moved:
+        """Apply a plan made from what the log said at `at_event`; CHANGED if it has grown since. `reset`: index → its new record and the
+        state before; `eaches`: those whose items begin anew; `steps`: not ended after it."""
+        partition = partition_of(run_id)
+        tail = [part for index, (record, was) in reset.items() for part in (index, record, was)]
+        word, state, queues = self._call(
+            "reopen_run", partition, run_id, at_event, int(generation), _word(actor), steps, hooks, self.pages, len(reset), len(eaches),
+            *tail, *eaches,
+        )
+        pokes = self._pokes(partition, queues)
+        told = word
+        while told == "MORE":
+            told, state, queues = self._call("reopen_items", partition, run_id, self.pages)
+            pokes += self._pokes(partition, queues)
+        return Moved("OK" if word == "MORE" else word, state, pokes)
+
+    def hasten(self, run_id: str, index: int, item: int | None = None) -> str:
+        """A retry that waits for its time is due now: OK, NOT_WAITING or UNKNOWN."""
+        word: str = self._call_bare("hasten", partition_of(run_id), run_id, index, "" if item is None else item)[0]
+        return word
+
+    def resolve(self, run_id: str, index: int, item: int | None, word: str) -> str:
+        """Keep a person's word on an effect in doubt: OK, NOT_IN_DOUBT or UNKNOWN."""
+        told: str = self._call_bare("resolve", partition_of(run_id), run_id, index, "" if item is None else item, word)[0]
+        return told
+
+    def blanket(self, run_id: str, *, on: bool) -> str:
+        """Give or take back consent for everything in a run: OK, ENDED or UNKNOWN."""
+        told: str = self._call_bare("blanket", partition_of(run_id), run_id, int(on))[0]
+        return told
+
+    def purge(self, run_id: str, *, due_only: bool = False, at_event: int | None = None) -> Moved:
+        """Delete an ended run with all its keys; with `due_only` only if its retention is over (a retry may have given it a new end), with
+        `at_event` only if its log still ends there."""
+        seen = "" if at_event is None else at_event
+        return Moved(self._call("purge_run", partition_of(run_id), run_id, int(due_only), seen)[0])
+
+
+def _word(text: str) -> str:
+    """A person's words as they stand in the log, whose fields are kept apart by semicolons."""
+    return text.replace(";", ",")
