@@ -1,0 +1,139 @@
+"""What a step's code receives: results of earlier steps, members of a list, results of an `each`, by pages where they are many.
+
+Everything read here is immutable once its step has ended, so it may be cached and read outside scripts.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from conductor import codec
+from conductor.declare.results import Results
+from conductor.ids import partition_of
+from conductor.records import Attempt, Graph, Node, NodeKind
+from conductor.store import Store
+
+__all__ = ["CHUNK", "Inputs", "staged_ref"]
+
+CHUNK = 64  # members of a staged list in one chunk
+INLINE_ITEMS = 256
+INLINE_CHARS = 16_384
+_KEPT = 256
+
+T = TypeVar("T")
+Value = str | Results[object] | None
+
+
+def staged_ref(fence: int, total: int) -> str:
+    """What stands in place of a result whose list was staged: `@fence;total;chunk size`."""
+    return f"@{fence};{total};{CHUNK}"
+
+
+class _Recent(OrderedDict[object, T]):
+    """The last few values; dropping one costs a read, nothing else."""
+
+    def fetch(self, key: object, read: Callable[[], T]) -> T:
+        if key in self:
+            self.move_to_end(key)
+            return self[key]
+        value = self[key] = read()
+        if len(self) > _KEPT:
+            self.popitem(last=False)
+        return value
+
+
+class Inputs:
+    """Reads for one worker thread."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._graphs: _Recent[Graph] = _Recent()
+        self._starts: _Recent[str] = _Recent()
+        self._lists: _Recent[str] = _Recent()
+        self._chunks: _Recent[list[str]] = _Recent()
+
+    def graph(self, held: Attempt) -> Graph:
+        return self._graphs.fetch(held.graph, lambda: self._store.graph(partition_of(held.run_id), held.graph))
+
+    def know(self, graph: Graph) -> None:
+        """Spare the read of a graph that the caller has."""
+        self._graphs[graph.hash] = graph
+
+    def start(self, held: Attempt) -> str:
+        """The run's input, which travels only with the first claim of a run."""
+        if held.input is not None:
+            self._starts[held.run_id] = held.input
+        return self._starts.fetch(held.run_id, lambda: self._one(self._store.keys.run(held.run_id), "i"))
+
+    def own(self, held: Attempt) -> str:
+        """What stands as the result of this very step: a signal or an agent has given it."""
+        return self._result(held.run_id, held.index) or codec.NULL
+
+    def origin(self, run_id: str) -> tuple[str, str]:
+        """The root and the parent of a child run; two empty words for a run that nobody called."""
+        root, bound = self._store.values(self._store.keys.run(run_id), ["rt", "up"])
+        return root or "", (bound or "").partition(";")[0]
+
+    def values(self, held: Attempt, graph: Graph, node: Node, sent: Sequence[str | None]) -> list[Value]:
+        """The results of the node's needs, in their order; `sent` are those that travelled with the claim, if they did."""
+        complete = len(sent) == len(node.needs)
+        return [
+            self._value(held, graph, need, sent[position] if complete else self._result(held.run_id, need))
+            if need != node.source else None
+            for position, need in enumerate(node.needs)
+        ]
+
+    def item(self, held: Attempt, node: Node) -> str:
+        """The member of the source list that this attempt is about."""
+        assert node.source is not None
+        assert held.item is not None
+        source = node.source
+        text = self._lists.fetch((held.run_id, source), lambda: self._result(held.run_id, source) or codec.NULL)
+        if not text.startswith("@"):
+            members = self._chunks.fetch((held.run_id, source), lambda: codec.split_list(text))
+            return members[held.item]
+        fence, _, size = text[1:].split(";")
+        chunk, offset = divmod(held.item, int(size))
+        return self._chunk(held.run_id, source, fence, chunk)[offset]
+
+    def _value(self, held: Attempt, graph: Graph, need: int, text: str | None) -> Value:
+        if graph.nodes[need].kind is NodeKind.EACH and text is None:
+            return self._each(held.run_id, need)
+        if text is not None and text.startswith("@"):
+            return self._staged(held.run_id, need, text)
+        return text
+
+    def _each(self, run_id: str, index: int) -> Results[object] | None:
+        total = self._store.values(self._store.keys.run(run_id, f"e{index}"), ["total", "done"])
+        record = self._store.values(self._store.keys.shard(run_id, index), [str(index)])[0] or ""
+        if record.startswith("Z"):
+            return None
+
+        def page(start: int, stop: int) -> list[str | None]:
+            found: list[str | None] = []
+            for first in range(start - start % 64, stop, 64):
+                members = range(max(first, start), min(first + 64, stop))
+                found += self._store.values(self._store.keys.items(run_id, index, first), [f"{item}r" for item in members])
+            return found
+
+        return Results(page, int(total[0] or 0), page=640)
+
+    def _staged(self, run_id: str, index: int, text: str) -> Results[object]:
+        fence, total, size = text[1:].split(";")
+
+        def page(start: int, stop: int) -> Sequence[str | None]:
+            return [*self._chunk(run_id, index, fence, start // int(size))][: stop - start]
+
+        return Results(page, int(total), page=int(size))
+
+    def _chunk(self, run_id: str, index: int, fence: str, number: int) -> list[str]:
+        key = self._store.keys.run(run_id, f"v{index}:{fence}")
+        return self._chunks.fetch((key, number), lambda: codec.split_list(self._one(key, str(number))))
+
+    def _result(self, run_id: str, index: int) -> str | None:
+        return self._store.values(self._store.keys.shard(run_id, index), [f"{index}r"])[0]
+
+    def _one(self, key: str, field: str) -> str:
+        return self._store.values(key, [field])[0] or codec.NULL
