@@ -1,0 +1,1 @@
+"""Operations: one durable call of a capability, on the machinery that serves steps."""

@@ -1,0 +1,83 @@
+"""What people and programs do to operations: retry, cancel, resolve what is in doubt. An operation stands alone, or is a step of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from conductor import codec
+from conductor.declare import registry
+from conductor.declare.operation import capability_of
+from conductor.errors import BadInput, NotHealthy, NotInDoubt, UnknownOperation
+from conductor.operations.answers import Answer
+from conductor.operations.call import answer_of
+from conductor.operations.read import Place, place_of
+from conductor.runs.doubt import ABSENT, landed
+from conductor.runs.retry import resume_failed, retry_run
+from conductor.state import RunState
+from conductor.store import Cancelled
+
+if TYPE_CHECKING:
+    from conductor.wiring import Engine
+
+__all__ = ["cancel", "resolve", "retry"]
+
+HealthCheck = Callable[[], Any]
+
+
+def retry(engine: Engine, operation_id: str, *, health_check: bool | HealthCheck = False, actor: str = "") -> Answer:
+    """Replay from the record, without parameters. What waits is due now; what failed begins anew with a fresh budget. With a health check,
+    what the capability needs is asked first: if it is not there, nothing is replayed and no attempt is burnt."""
+    place = place_of(engine, operation_id)
+    if health_check and (problem := _unhealthy(engine, place, health_check)):
+        raise NotHealthy(operation_id=operation_id, problem=problem)
+    if place.run.state is RunState.FAILED:
+        retry_run(engine, place.run.run_id, actor=actor)
+    elif engine.store.hasten(place.run.run_id, place.index, place.item) == "UNKNOWN":
+        raise UnknownOperation(operation_id=operation_id, namespace=engine.store.namespace)
+    return answer_of(engine, operation_id)
+
+
+def _unhealthy(engine: Engine, place: Place, check: bool | HealthCheck) -> str:
+    if callable(check):
+        try:
+            return "" if check() is not False else "the health check said no"
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+    name = capability_of(place.run.workflow) or place.graph.nodes[place.index].capability
+    known = registry.capabilities.get(name)
+    failures: Mapping[str, str] = engine.needs.probe(known.options.needs) if known is not None and known.options.needs else {}
+    return "; ".join(f"{tool}: {why}" for tool, why in failures.items())
+
+
+def cancel(engine: Engine, operation_id: str, *, reason: str = "requested", actor: str = "") -> Cancelled:
+    """Cancel a stand-alone operation. A step belongs to its run, which is cancelled as a whole."""
+    place = place_of(engine, operation_id)
+    if not place.stand_alone:
+        problem = f"it is a step of run {place.run.run_id}; cancel the run"
+        raise BadInput(what=f"cancel of operation {operation_id}", field="operation", problem=problem)
+    return engine.store.cancel(place.run.run_id, reason=reason, actor=actor)
+
+
+def resolve(engine: Engine, operation_id: str, *, happened: bool, value: Any = None, actor: str = "") -> Answer:
+    """Say whether an effect in doubt happened, and what it gave. The step or operation then goes on from there."""
+    place = place_of(engine, operation_id)
+    word = landed(_checked(engine, place, value)) if happened else ABSENT
+    told = engine.store.resolve(place.run.run_id, place.index, place.item, word)
+    if told != "OK":
+        state = place.run.state if place.stand_alone else f"part of a run that is {place.run.state}"
+        raise NotInDoubt(what=f"operation {operation_id}", state=state)
+    if place.run.state is RunState.FAILED:
+        retry_run(engine, place.run.run_id, actor=actor)
+    else:
+        resume_failed(engine, place.run.run_id, actor=actor)
+    return answer_of(engine, operation_id)
+
+
+def _checked(engine: Engine, place: Place, value: Any) -> str:
+    """The payload of the value, fitting the step's type where this process knows it."""
+    from conductor.runs.execute import code_table
+
+    code = code_table(engine).get(place.graph.nodes[place.index].signature)
+    limit = engine.payload_limit
+    return code.landed(value, limit) if code is not None else codec.encode(value, limit=limit)
