@@ -1,0 +1,77 @@
+"""The retention sweep: deletes ended runs whose time in the store is over (where there is an archive, only operations: runs go there
+first), lists that were staged and never committed, and the names of workers that have not been seen for a day."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from conductor import codec
+from conductor.runs.erasing import drop_orphan_blobs, purge_run
+from conductor.store.reads import read_runs
+from conductor.sweeps.guard import Found, Moves, SweepReport, guarded, over_partitions
+
+if TYPE_CHECKING:
+    from conductor.store import Glance
+    from conductor.wiring import Engine
+
+__all__ = ["NAME", "sweep_retention"]
+
+NAME = "retention"
+_BATCH = 200
+_UNSEEN_MS = 86_400_000
+_HOUR_MS = 3_600_000
+_ORPHANS = "orphan_blobs"
+
+
+def sweep_retention(engine: Engine, *, dry_run: bool = False, glance: Glance | None = None) -> SweepReport:
+    """Delete what is past its retention, a batch per partition: a backlog goes in several sweeps, so that none holds the server."""
+
+    def work() -> Sequence[Found]:
+        seen = glance or engine.store.glance()
+        found = over_partitions(NAME, seen.purgeable, lambda partition: _purge(engine, partition, dry_run))
+        if not dry_run:
+            found += over_partitions(NAME, seen.staged, lambda partition: _drop_staged(engine, partition))
+            found += over_partitions(NAME, [0], lambda partition: _forget_workers(engine, partition, seen.now))
+        return found
+
+    report = guarded(engine, NAME, work, dry_run=dry_run)
+    if report.ran and not dry_run:
+        _drop_orphans(engine)  # outside the lock: it may ask the archive
+    return report
+
+
+def _drop_orphans(engine: Engine) -> None:
+    """Blobs whose writer died before anything named them: looked for once an hour."""
+    if not codec.has_blobs():
+        return
+    last, now = engine.store.last_sweeps()
+    if now - last.get(_ORPHANS, 0) > _HOUR_MS:
+        engine.store.swept(_ORPHANS)
+        drop_orphan_blobs(engine, now / 1000)
+
+
+def _purge(engine: Engine, partition: int, dry_run: bool) -> Iterable[Found]:
+    if not engine.archive.configured:
+        runs = engine.store.due_for_purge(partition, _BATCH)
+    else:  # runs go there first, by a sweep of their own: SQL must not hold this one up
+        due = engine.store.due_for_purge(partition, 10 * _BATCH)
+        runs = [run.run_id for run in read_runs(engine.store, due) if run is not None and run.queue_reason]
+    gone = [run for run in runs if dry_run or purge_run(engine, run, due_only=True)]
+    yield Moves(len(gone), tuple(f"{run} retention_over" for run in gone))
+
+
+def _drop_staged(engine: Engine, partition: int) -> Iterable[Found]:
+    """Chunks of long lists whose attempt lost its fence before it could name them."""
+    dropped = engine.store.drop_staged(partition, limit=_BATCH)
+    yield Moves(dropped, (f"partition {partition}: {dropped} staged lists without owner",) if dropped else ())
+
+
+def _forget_workers(engine: Engine, partition: int, now: int) -> Iterable[Found]:
+    """A worker that comes back in the same moment says its name again within minutes; until then its tag is shown."""
+    client, key = engine.store.client(), engine.store.keys.of(partition, "workers")
+    known: Any = client.hgetall(key)
+    gone = [tag for tag, text in known.items() if now - int(text.partition(";")[0] or 0) > _UNSEEN_MS]
+    if gone:
+        client.hdel(key, *gone)
+    yield Moves(len(gone), (f"{len(gone)} workers not seen for a day",) if gone else ())
