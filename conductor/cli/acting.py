@@ -1,0 +1,274 @@
+"""Commands that move runs: start, cancel, retry, fork, pause, resume. Each says what it did, who did it stands in the run's log."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import click
+
+from conductor.cli import exits
+from conductor.cli.finding import Here
+from conductor.cli.render import SPAN, command, note, print_json, print_text, run_argument
+from conductor.cli.values import loose_json, read_json
+from conductor.declare.options import check_name, check_queue
+from conductor.declare.starting import start_options
+from conductor.errors import DeclarationError, RunFailed, RunFinished, RunQueued, UnknownRun
+from conductor.runs.archived import view_anywhere
+from conductor.runs.around import read_holds
+from conductor.runs.fork import fork_run
+from conductor.runs.handle import Handle
+from conductor.runs.read import view_run, with_queues
+from conductor.runs.start import start as start_run
+from conductor.runs.why import lifts, scope_in_words, why
+from conductor.state import RUN, RunState, terminal
+from conductor.store.lanes import lane_of
+from conductor.store.listing import Filter, list_runs
+from conductor.store.notices import Unreachable
+
+__all__ = ["actor", "cancel", "fork", "pause", "resume", "retry", "start"]
+
+_LIVE = frozenset(RunState) - terminal(RUN)
+
+_TELL_AFTER = 5.0
+_wait = click.option("--wait", is_flag=True, help="Wait for the end and print the result.")
+_timeout = click.option("--timeout", type=SPAN, help="With --wait: stop waiting after this time (exit code 5); the run goes on.")
+
+
+def actor() -> str:
+    """Who stands in the run's log."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container without a name for its user
+        return "cli"
+
+
+@command("start")
+@click.argument("workflow")
+@click.argument("input", required=False, metavar="[JSON]")
+@click.option("--key", help="The same key with the same input is the same run.")
+@click.option("--session", help="Whom the run belongs to.")
+@click.option("--queue", help="The queue of steps that name none.")
+@click.option("--priority", type=click.IntRange(0, 9), help="0 is first, 9 is last.")
+@click.option("--tag", "tags", multiple=True, help="A tag to find it by; may be repeated.")
+@click.option("--lane", help="The lane it runs in, by name.")
+@click.option("--countdown", type=SPAN, help="Begin after this time.")
+@click.option("--expires", type=SPAN, help="Cancel it if it has not begun by then.")
+@click.option("--deadline", type=SPAN, help="Fail it if it has not ended by then.")
+@_wait
+@_timeout
+def start(
+    here: Here, workflow: str, input: str | None, key: str | None, session: str | None, queue: str | None, priority: int | None,
+    tags: tuple[str, ...], lane: str | None, countdown: float | None, expires: float | None, deadline: float | None, wait: bool,
+    timeout: float | None,
+) -> None:
+    """Start a run. JSON is its input: a text, `@file`, or `-` for standard input."""
+    flow = here.workflow(workflow)
+    value = read_json(input, f"input of workflow {workflow}")
+    options = start_options(
+        flow.name, key=key, session=session, queue=queue, priority=priority, tags=tags, countdown=_span(countdown), expires=_span(expires),
+        deadline=_span(deadline), lane=lane,
+    )
+    payload = flow.encode_input(value, limit=here.engine.payload_limit)
+    here.engine.store.client().ping()  # a store that is away is told at once; the start itself would be patient
+    accepted = start_run(here.engine, flow, payload=payload, options=options)
+    if not accepted.new and not here.json:
+        note(f"run {accepted.run_id} existed already: it was started with key {key!r} and this input before")
+    told = {"run_id": accepted.run_id, "workflow": flow.name, "new": accepted.new}
+    _answer(here, Handle(here.engine, accepted.run_id, accepted.notice), told, accepted.run_id, wait, timeout)
+
+
+def _span(seconds: float | None) -> timedelta | None:
+    return None if seconds is None else timedelta(seconds=seconds)
+
+
+def _answer(here: Here, handle: Handle, told: dict[str, Any], line: str, wait: bool, timeout: float | None) -> None:
+    """Say which run it is; with `wait` also what became of it."""
+    if not wait:
+        print_json(told) if here.json else print_text(line)
+        return
+    if not here.json:
+        note(f"run {handle.id} is accepted; waiting for its end")
+    try:
+        with _told_what_for(here, handle.id):
+            result = handle.get(timeout)
+    except KeyboardInterrupt:
+        note(f"run {handle.id} goes on; only the waiting ended")
+        raise
+    except RunFailed as error:
+        note(f"what next: {here.program} why {error.run_id}")
+        raise
+    print_json(told | {"state": "completed", "result": result} if here.json else result)
+
+
+@contextlib.contextmanager
+def _told_what_for(here: Here, run_id: str) -> Iterator[None]:
+    """Whoever waits for long is told once what for: a forgotten worker is the first thing that happens to a newcomer."""
+
+    def tell() -> None:
+        with contextlib.suppress(*Unreachable, UnknownRun):
+            view = with_queues(here.engine.store, view_anywhere(here.engine, run_id))
+            if not view.run.ended:
+                found = why(view, here.spelling)
+                note(f"{found.sentence}{f' → {found.command}' if found.command else ''}")
+
+    timer = threading.Timer(_TELL_AFTER, tell)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+@command("cancel", "Cancel a run: no step begins, no result is taken any more.")
+@run_argument
+@click.option("--reason", default="requested", show_default=True, help="Stands in the run's log.")
+@click.option("--terminate", is_flag=True, help="Also kill the processes that run its steps now.")
+@click.option("--compensate", is_flag=True, help="Undo first what it has done; it ends when that is over.")
+def cancel(here: Here, run: str, reason: str, terminate: bool, compensate: bool) -> None:
+    """Cancel a run: nothing of it begins and no result is taken any more. With --compensate what it has done is undone, latest first."""
+    told = here.conductor.cancel(here.run_id(run), reason=reason, actor=actor(), terminate=terminate, compensate=compensate)
+    if told["word"] == "ENDED":
+        raise RunFinished(run_id=told["run_id"], state=told["state"])
+    says = "is being undone; it is cancelled when that is over" if told["state"] == RunState.COMPENSATING else "is cancelled"
+    _moved(here, told, {"OK": says, "ALREADY": "was cancelled before", "COMPENSATING": "is being undone already; nothing was changed"})
+
+
+@command("retry", "Run a failed run again; what completed stays.")
+@run_argument
+@_wait
+@_timeout
+def retry(here: Here, run: str, wait: bool, timeout: float | None) -> None:
+    """Run a failed run again: what completed stays, the rest gets fresh budgets, keys are unchanged."""
+    told = here.conductor.retry(here.run_id(run), actor=actor())
+    generation = view_run(here.engine.store, told["run_id"]).run.generation
+    line = f"run {told['run_id']} goes on in generation {generation}"
+    _answer(here, Handle(here.engine, told["run_id"]), told | {"generation": generation}, line, wait, timeout)
+
+
+@command("fork", "Start a new run that keeps what a step stood on.")
+@run_argument
+@click.option("--from", "from_", required=True, metavar="STEP", help="The first step that runs again; what stands before it is kept.")
+@click.option("--set", "changes", multiple=True, metavar="FIELD=JSON", help="Change a field of the input; may be repeated.")
+@_wait
+@_timeout
+def fork(here: Here, run: str, from_: str, changes: tuple[str, ...], wait: bool, timeout: float | None) -> None:
+    """Start a new run on today's code that keeps what a step of an old run stood on."""
+    here.need_code()
+    run_id = here.run_id(run)
+    started = fork_run(here.engine, run_id, from_=from_, changes=dict(map(_change, changes)))
+    if not here.json:
+        note(f"effects of {from_} and what follows it happen again, under new keys")
+    told = {"run_id": started.run_id, "forked_from": run_id, "from": from_, "effects_repeat": True}
+    _answer(here, Handle(here.engine, started.run_id, started.notice), told, started.run_id, wait, timeout)
+
+
+def _change(text: str) -> tuple[str, Any]:
+    """`field=value`; what is not JSON is taken as text."""
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise click.BadParameter(f"{text!r} is not FIELD=JSON", param_hint="--set")
+    return name, loose_json(value, f"field {name}")
+
+
+def _scope(run: str | None, all_: bool, named: dict[str, str | None]) -> str:
+    """The scope that the options name; empty for a run. Exactly one of them must be given, and be such a name as could be declared."""
+    given = [(kind, name) for kind, name in named.items() if name is not None]
+    if len(given) + all_ + (run is not None) != 1:
+        raise click.UsageError(f"name one of: RUN, {', '.join(f'--{kind}' for kind in named)}, --all")
+    for kind, name in given:
+        try:
+            checked = check_queue(name, "") if kind == "queue" else check_name(name, "", kind)
+        except DeclarationError as wrong:
+            raise click.BadParameter(wrong.problem, param_hint=f"--{kind}") from None
+        return f"{kind}:{checked}"
+    return "all" if all_ else ""
+
+
+@command("pause", "Stop claims of a run, a workflow, a queue or everything.")
+@click.argument("run", required=False, metavar="[RUN]")
+@click.option("--workflow", help="All runs of this workflow.")
+@click.option("--queue", help="Everything in this queue.")
+@click.option("--capability", help="Every step and operation of this capability.")
+@click.option("--all", "all_", is_flag=True, help="Everything.")
+@click.option("--reason", default="requested", show_default=True, help="Shown by `why` and in the run's log.")
+def pause(
+    here: Here, run: str | None, workflow: str | None, queue: str | None, capability: str | None, all_: bool, reason: str
+) -> None:
+    """Stop claims of a run, a workflow, a queue, a capability or everything; what runs may end, starts are still accepted."""
+    if scope := _scope(run, all_, {"workflow": workflow, "queue": queue, "capability": capability}):
+        _pause_scope(here, scope, reason)
+        return
+    told = here.conductor.pause(here.run_id(run or ""), reason=reason, actor=actor())
+    if told["word"] == "ENDED":
+        raise RunFinished(run_id=told["run_id"], state=told["state"])
+    if told["word"] == "QUEUED":
+        raise RunQueued(run_id=told["run_id"], lane=lane_of(here.engine.store, told["run_id"]))
+    if told["word"] == "COMPENSATING":
+        note(f"a run that is being undone cannot be paused; `{here.program} why` says how far it is")
+    _moved(here, told, {"OK": "is paused", "ALREADY": "was paused before"})
+
+
+def _pause_scope(here: Here, scope: str, reason: str) -> None:
+    """Pausing again keeps the first reason, and completes a pause that was cut off between two partitions."""
+    store = here.engine.store
+    before = read_holds(store).get(scope)
+    store.hold(scope, reason if before is None else before.reason)
+    _warn_of_strangers(here, *scope.split(":", 1))
+    says = "paused" if before is None else f"was paused before ({before.reason or 'no reason was given'})"
+    _scope_moved(here, scope, "OK" if before is None else "ALREADY", f"{says}; to lift it: {here.program} {lifts(scope)}")
+
+
+def _warn_of_strangers(here: Here, kind: str, name: str = "") -> None:
+    """A misspelt name holds nothing; but a name may also be of code that is not here."""
+    engine = here.engine
+    if kind == "workflow" and name not in engine.workflows and not list_runs(engine.store, Filter(_LIVE, name), limit=1).runs:
+        note(f"warning: no workflow {name!r} is declared here, and no live run has that name; known are {here.known_workflows}")
+    if kind == "capability" and name not in engine.capabilities:
+        note(f"warning: no capability {name!r} is registered here; known are {', '.join(sorted(engine.capabilities)) or 'none'}")
+
+
+@command("resume", "Let go on what was paused.")
+@click.argument("run", required=False, metavar="[RUN]")
+@click.option("--workflow", help="All runs of this workflow.")
+@click.option("--queue", help="Everything in this queue.")
+@click.option("--capability", help="Every step and operation of this capability.")
+@click.option("--all", "all_", is_flag=True, help="What `pause --all` stopped.")
+def resume(here: Here, run: str | None, workflow: str | None, queue: str | None, capability: str | None, all_: bool) -> None:
+    """Let go on what was paused. Where a failed step paused the run, failed steps get fresh budgets."""
+    if scope := _scope(run, all_, {"workflow": workflow, "queue": queue, "capability": capability}):
+        here.engine.store.client().ping()
+        moved = here.engine.store.unhold(scope)
+        here.engine.poke(moved.pokes)
+        _scope_moved(here, scope, moved.word, "resumed" if moved.word == "OK" else "was not paused")
+        return
+    told = here.conductor.resume(here.run_id(run or ""), actor=actor())
+    if told["word"] == "ENDED":
+        raise RunFinished(run_id=told["run_id"], state=told["state"])
+    holds = view_run(here.engine.store, told["run_id"]).holds
+    _moved(here, told | {"held": list(holds)}, {"OK": "goes on", "NOT_PAUSED": f"was not paused; it is {told['state']}"})
+    for scope, reason in holds.items():
+        said = f"{scope_in_words(scope)} is paused ({reason or 'no reason was given'}) and holds it"
+        note(f"{said}; to lift that: {here.program} {lifts(scope)}")
+
+
+def _moved(here: Here, told: dict[str, Any], says: dict[str, str]) -> None:
+    """An answer that changed something, or found it already so, is 0; anything else is 1."""
+    if here.json:
+        print_json(told)
+    else:
+        print_text(f"run {told['run_id']} {says.get(told['word'], told['word'].lower())}")
+    if told["word"] not in says:
+        raise click.exceptions.Exit(exits.FAILED)
+
+
+def _scope_moved(here: Here, scope: str, word: str, says: str) -> None:
+    if here.json:
+        print_json({"scope": scope, "word": word})
+    else:
+        print_text(f"{scope_in_words(scope)}: {says}")

@@ -1,0 +1,265 @@
+"""Commands that look: runs, show, why, queues, graph. None of them changes anything."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from typing import Any
+
+import click
+from rich.markup import escape
+
+from conductor import codec
+from conductor.cli.finding import Here
+from conductor.cli.render import SPAN, command, moment, note, print_json, print_text, run_argument, short, span, stdout, styled, table
+from conductor.cli.views import run_header, step_table
+from conductor.errors import ArchiveUnreachable
+from conductor.idleness import Waiter, active_waiters
+from conductor.records import Graph, NodeKind
+from conductor.runs.archived import archived_row, view_archived
+from conductor.runs.around import concerning, read_holds, read_starts
+from conductor.runs.listing import list_with_parked
+from conductor.runs.read import RunView, run_result, summary, to_json, view_run, with_queues
+from conductor.runs.why import lifts, scope_in_words
+from conductor.runs.why import why as explain
+from conductor.state import RunState
+from conductor.store.listing import Filter, Page, list_runs
+from conductor.store.listing import queues as list_queues
+from conductor.store.reads import RunRecord, read_graph, read_input, read_now, read_run
+from conductor.store.stubs import Stub, read_stub
+
+__all__ = ["graph", "queues", "runs", "show", "why"]
+
+_STATES = [state.value for state in RunState]
+
+
+@command("runs")
+@click.option("--state", "states", multiple=True, type=click.Choice(_STATES), help="Only runs in this state; may be repeated.")
+@click.option("--workflow", default="", help="Only runs of this workflow.")
+@click.option("--session", default="", help="Only runs of this session.")
+@click.option("--key", default="", help="Only the runs of this idempotency key.")
+@click.option("--tag", default="", help="Only runs with this tag.")
+@click.option("--lane", default="", help="Only runs of this lane.")
+@click.option("--since", type=SPAN, help="Only runs younger than this: 10m, 2h, 7d.")
+@click.option("--until", type=SPAN, help="Only runs older than this.")
+@click.option("--idle/--not-idle", default=None, help="Only runs that wait, or only the others.")
+@click.option("--idle-longer-than", type=SPAN, help="Only runs that have waited for longer than this.")
+@click.option("--waiting-for", default="", metavar="NAME", help="Only runs that wait for this signal, or in the step of this name.")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many at most.")
+@click.option("--cursor", default="", help="Go on where the last list ended.")
+@click.option("--archived", is_flag=True, help="The runs of the archive instead of those of the store.")
+def runs(
+    here: Here, states: tuple[str, ...], workflow: str, session: str, key: str, tag: str, lane: str, since: float | None,
+    until: float | None, idle: bool | None, idle_longer_than: float | None, waiting_for: str, limit: int, cursor: str, archived: bool,
+) -> None:
+    """List runs, newest first."""
+    store = here.engine.store
+    now = read_now(store)
+    wanted = Filter(
+        frozenset(RunState(state) for state in states), workflow, session, key, tag,
+        now - int(since * 1000) if since is not None else 0, now - int(until * 1000) if until is not None else 0, lane,
+        idle, now - int(idle_longer_than * 1000) if idle_longer_than is not None else 0, waiting_for,
+    )
+    if archived:
+        from conductor.cli.archive import list_archived
+
+        list_archived(here, wanted, cursor=cursor, limit=limit)
+        return
+    try:
+        page = _listed(here, wanted, cursor, limit)
+    except ValueError as problem:
+        raise click.BadParameter(str(problem), param_hint="--cursor") from None
+    held, starts = _held(here, page), read_starts(store, page.runs)
+    if here.json:
+        told = [
+            summary(run, now, starts_at=starts.get(run.run_id, 0), held=held[run.run_id], waiters=_waiters(here, run)) for run in page.runs
+        ]
+        print_json({"runs": told, "cursor": page.cursor})
+        return
+    if not page.runs:
+        note("no runs" + (f"; look further with --cursor {page.cursor}" if page.cursor else ""))
+        return
+    rows = (_row(run, now, held[run.run_id], starts.get(run.run_id, 0), _waiters(here, run)) for run in page.runs)
+    stdout().print(table(("RUN", "WORKFLOW", "STATE", "STEPS", "AGE", "TOOK"), rows))
+    if page.cursor:
+        note(f"there may be more: --cursor {page.cursor}")
+
+
+def _listed(here: Here, wanted: Filter, cursor: str, limit: int) -> Page:
+    """Parked runs among the others; while the archive is away, the others."""
+    try:
+        return list_with_parked(here.engine, wanted, cursor=cursor, limit=limit)
+    except ArchiveUnreachable as error:
+        note(f"parked runs are left out: {error}")
+        return list_runs(here.engine.store, wanted, cursor=cursor, limit=limit)
+
+
+def _held(here: Here, page: Page) -> dict[str, list[str]]:
+    """Which paused scopes concern each run of a page. Graphs are asked for only while something is paused."""
+    store, holds = here.engine.store, read_holds(here.engine.store)
+    live = {run.run_id: run for run in page.runs if holds and not run.ended}
+    return {run.run_id: [] for run in page.runs} | {
+        run_id: concerning(holds, run, read_graph(store, run.partition, run.graph)) for run_id, run in live.items()
+    }
+
+
+def _waiters(here: Here, run: RunRecord) -> tuple[Waiter, ...]:
+    """What a run waits for; its graph is read only if there is something."""
+    return active_waiters(run, read_graph(here.engine.store, run.partition, run.graph)) if run.waiting and not run.ended else ()
+
+
+def _row(run: RunRecord, now: int, held: list[str], starts_at: int, waiters: tuple[Waiter, ...]) -> tuple[str, ...]:
+    # What a cancel left undone is neither left to do nor running.
+    counts = ((run.failed, "failed"),) if run.ended else ((run.left, "left"), (run.active, "running"), (run.failed, "failed"))
+    parts = [f"{count} {word}" for count, word in counts if count]
+    if starts_at:
+        parts.append(f"starts at {moment(starts_at)}")
+    if waiters:
+        more = f" and {len(waiters) - 2} more" if len(waiters) > 2 else ""
+        since = f" for {span(now - run.idle_since)}" if run.idle_since else ""
+        parts.append(escape(f"waits for {', '.join(map(str, waiters[:2]))}{more}{since}"))
+    parts += [f"[yellow]held: {escape(scope_in_words(scope))}[/]" for scope in held]
+    took = "-" if starts_at else span((run.ended_at or now) - run.created_at)
+    return short(run.run_id), escape(run.workflow), styled(run.state, run.reason), ", ".join(parts), span(now - run.created_at), took
+
+
+@command("show")
+@run_argument
+@click.option("--values", is_flag=True, help="Show input and result too; they may hold what not everybody should read.")
+def show(here: Here, run: str, values: bool) -> None:
+    """Show a run and its steps; one that has left the store is shown from the archive."""
+    run_id = here.run_id(run)
+    if here.engine.archive.configured and read_run(here.engine.store, run_id) is None:
+        from conductor.cli.archive import show_archived
+
+        if show_archived(here, run_id, values=values):
+            return
+    view = view_run(here.engine.store, run_id)
+    told = _values(here, view) if values else {}
+    if here.json:
+        print_json(to_json(view) | told)
+        return
+    console = stdout()
+    console.print(run_header(view, here.program))
+    for name, value in told.items():
+        console.print(f"[bold]{name}[/]  {escape(codec.canonical(value))}", soft_wrap=True)
+    console.print(step_table(view))
+
+
+def _values(here: Here, view: RunView) -> dict[str, Any]:
+    """Input and result as plain JSON, whatever types the workflow gives them."""
+    from pydantic_core import to_jsonable_python
+
+    payload = read_input(here.engine.store, view.run.run_id)
+    told: dict[str, Any] = {"input": codec.decode(payload) if payload else None}
+    if view.run.state is RunState.COMPLETED:
+        told["result"] = to_jsonable_python(run_result(here.engine, view.run.run_id, view.run.workflow, view.graph), fallback=str)
+    return told
+
+
+@command("why", "Say what a run waits for or why it ended, and what moves it.")
+@run_argument
+def why(here: Here, run: str) -> None:
+    """Say in one sentence what a run waits for or why it ended, and which command would move it."""
+    store = here.engine.store
+    run_id = here.run_id(run)
+    row = None if read_run(store, run_id) else archived_row(here.engine, run_id, with_snapshot=True)
+    stub = read_stub(store, run_id)
+    if stub is not None and (row is None or stub.reason):
+        _print_stub(here, stub)
+        return
+    view = with_queues(store, view_run(store, run_id) if row is None else view_archived(here.engine, row))
+    found = explain(view, here.spelling)
+    if here.json:
+        print_json({
+            "run_id": view.run.run_id, "workflow": view.run.workflow, "state": view.run.state, "reason": view.run.reason,
+            "sentence": found.sentence, "command": found.command or None,
+        })
+        return
+    print_text(found.sentence)
+    if found.command:
+        print_text(f"→ {found.command}")
+
+
+def _print_stub(here: Here, stub: Stub) -> None:
+    """Of a parked run that cannot be shown whole, or to which something was said."""
+    if stub.reason == "archive_missing":
+        sentence = f"run {stub.run_id} ({stub.workflow}) was parked, and the archive does not have it: bring its row back, then resume it"
+        line = f"{here.program} resume {stub.run_id}"
+    else:
+        sentence, line = f"run {stub.run_id} ({stub.workflow}) was parked; it is {stub.state}: {stub.reason}", ""
+    if here.json:
+        print_json({"run_id": stub.run_id, "workflow": stub.workflow, "state": stub.state, "reason": stub.reason, "sentence": sentence,
+                    "command": line or None})
+        return
+    print_text(sentence)
+    if line:
+        print_text(f"→ {line}")
+
+
+@command("queues", "Show what stands ready, what runs and what is paused.")
+def queues(here: Here) -> None:
+    """Show what stands ready and what runs, per queue, and what is paused."""
+    store = here.engine.store
+    views, held = list_queues(store), read_holds(store)
+    if here.json:
+        print_json({"queues": [
+            {"queue": view.queue, "ready": view.ready, "limited": view.limited,
+             "oldest_ready_ms": view.oldest_ready_ms, "running": view.running,
+             "unanswered_ms": view.unanswered_ms} for view in views
+        ], "holds": {scope: asdict(hold) for scope, hold in held.items()}})
+        return
+    rows = [
+        (escape(view.queue), str(view.ready), span(view.oldest_ready_ms) if view.ready else "-", str(view.running),
+         f"[red]nobody has answered for {span(view.unanswered_ms)}[/]" if view.unanswered_ms > 5_000 else "")
+        for view in views
+    ]
+    stdout().print(table(("QUEUE", "READY", "OLDEST", "RUNNING", ""), rows))
+    for scope, hold in held.items():
+        print_text(f"paused: {scope_in_words(scope)} ({hold.reason}) since {moment(hold.since)}; {here.program} {lifts(scope)}")
+
+
+@command("graph")
+@click.argument("workflow")
+@click.option("--mermaid", is_flag=True, help="As a mermaid diagram, for a README.")
+def graph(here: Here, workflow: str, mermaid: bool) -> None:
+    """Show the steps of a workflow and what they wait for."""
+    began = time.perf_counter()
+    found = here.workflow(workflow).graph
+    if here.json:
+        print_json({"workflow": found.workflow, "hash": found.hash, "nodes": [_node(found, index) for index in range(len(found.nodes))]})
+        return
+    if mermaid:
+        print_text(_mermaid(found))
+        return
+    rows = [
+        (str(node.index), escape(node.name), node.kind, escape(", ".join(found.nodes[parent].name for parent in node.parents) or "-"),
+         escape(node.queue or "-"), str(node.retry.max) if node.retry else "-")
+        for node in found.nodes
+    ]
+    stdout().print(table(("#", "STEP", "KIND", "AFTER", "QUEUE", "RETRIES"), rows))
+    note(f"{workflow}: {len(found.nodes)} nodes, graph {found.hash}, frozen in {span((time.perf_counter() - began) * 1000)}")
+
+
+def _node(found: Graph, index: int) -> dict[str, Any]:
+    node = found.nodes[index]
+    return {
+        "index": index, "name": node.name, "kind": node.kind, "after": [found.nodes[parent].name for parent in node.parents],
+        "queue": node.queue or None, "max_parallel": node.max_parallel or None, "signature": node.signature,
+    }
+
+
+_SHAPES = {
+    NodeKind.STEP: '["{}"]', NodeKind.EACH: '[["{}"]]', NodeKind.SLEEP: '("{}")', NodeKind.WAIT: '>"{}"]',
+    NodeKind.AGENT: '>"{}"]', NodeKind.CALL: '[["{}"]]',
+    NodeKind.ON_FAILURE: '>"{}"]', NodeKind.ON_FINISH: '>"{}"]', NodeKind.UNDO: '{{{{"{}"}}}}',
+}
+
+
+def _mermaid(found: Graph) -> str:
+    lines = ["flowchart LR"]
+    shown = [node for node in found.nodes if node.kind is not NodeKind.UNDO or node.undoes is not None]
+    lines += [f"    n{node.index}{_SHAPES[node.kind].format(node.name.replace(chr(34), '#quot;'))}" for node in shown]
+    lines += [f"    n{parent} --> n{node.index}" for node in found.nodes for parent in node.parents]
+    lines += [f"    n{node.index} -.-o n{node.undoes}" for node in found.nodes if node.undoes is not None]
+    return "\n".join(lines)
