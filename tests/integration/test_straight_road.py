@@ -1,0 +1,258 @@
+"""A commit has a straight road for the simplest case. Before each commit the store is copied; the copy takes the long road; both must agree.
+
+The times of the two calls differ by a moment, so a number may differ by just as much as the two answers' `now` do.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from conductor.records import Graph, Node, NodeKind, Outcome, OutcomeKind
+from conductor.store import Batch, Store, Want, connect, scripts
+from conductor.store.caller import Reply
+from conductor.store.scripts import Script
+from tests.integration.playing import CODE, Player, chain, graph_of, node
+from tests.support.crew import ENDS, Crew, random_graph
+from tests.support.leaks import forget
+from tests.support.server import ValkeyServer
+
+TAKEN = "straight-road-taken"
+_NUMBERS = re.compile(r"\d+")
+
+
+def counting(script: Script) -> Script:
+    """The script as it is, and a mark each time the straight road is taken to its end."""
+    text, marked = script.text, script.text.replace("  tell({'OK', at,", f"  redis.call('INCR', '{TAKEN}')\n  tell({{'OK', at,")
+    assert marked != text
+    return replace(script, text=marked)
+
+
+def long_way(script: Script) -> Script:
+    shorter = script.text.replace(scripts._fragment("straight"), "")
+    assert shorter != script.text
+    return replace(script, text=shorter)
+
+
+class Twin(Store):
+    """Always takes the long road."""
+
+    def _call(self, name: str, partition: int, *args: Any) -> Reply:
+        script = scripts.load(name)
+        return self._caller().call(long_way(script) if name == "commit" else script, self.keys.head(partition), *args)
+
+
+class Compared(Store):
+    """Commits twice: here, and on a copy by the long road."""
+
+    twin: Twin
+
+    def _call(self, name: str, partition: int, *args: Any) -> Reply:
+        script = scripts.load(name)
+        return self._caller().call(counting(script) if name == "commit" else script, self.keys.head(partition), *args)
+
+    def commit(self, partition: int, outcomes: Sequence[tuple[Outcome, str]], want: Want) -> Batch:
+        self._copy(partition)
+        mine, its = super().commit(partition, outcomes, want), self.twin.commit(partition, outcomes, want)
+        same(repr(mine), repr(its), mine.now, its.now)
+        left, right = stored(self, partition), stored(self.twin, partition)
+        assert sorted(left) == sorted(right)
+        for key, value in left.items():
+            if key == "notices" and mine.now // scripts.NOTICE_MS != its.now // scripts.NOTICE_MS:
+                continue  # the copy was a moment later, in the next window, and tells once more
+            same(value, right[key], mine.now, its.now)
+        return mine
+
+    def _copy(self, partition: int) -> None:
+        client: Any = self.client()
+        forget(client, self.twin.namespace)
+        raw = connect_raw(client)
+        for key in client.scan_iter(f"{self.keys.tag(partition)}*"):
+            ttl = client.pttl(key)
+            raw.restore(key.replace(self.keys.tag(partition), self.twin.keys.tag(partition)), max(ttl, 0), raw.dump(key), replace=True)
+
+
+def connect_raw(client: Any) -> Any:
+    """The same server, answering bytes."""
+    import redis
+
+    return redis.Redis(connection_pool=redis.ConnectionPool(
+        connection_class=client.connection_pool.connection_class, **(client.connection_pool.connection_kwargs | {"decode_responses": False})))
+
+
+def stored(store: Store, partition: int) -> dict[str, str]:
+    """Every key but the callers' own, as text."""
+    client: Any = store.client()
+    found = {}
+    for key in client.scan_iter(f"{store.keys.tag(partition)}*"):
+        tail = key.removeprefix(store.keys.tag(partition))
+        if tail.startswith("caller:"):
+            continue
+        match client.type(key):
+            case "hash":
+                found[tail] = repr(sorted(client.hgetall(key).items()))
+            case "zset":
+                found[tail] = repr([(member, str(int(score))) for member, score in sorted(client.zrange(key, 0, -1, withscores=True))])
+            case "list":
+                found[tail] = repr(client.lrange(key, 0, -1))
+            case "set":
+                found[tail] = repr(sorted(client.smembers(key)))
+            case "stream":
+                found[tail] = repr([said for _, said in client.xrange(key)])
+            case _:
+                found[tail] = repr(client.get(key))
+    return found
+
+
+def same(left: str, right: str, now: int, its_now: int) -> None:
+    """Equal texts, but for times that are as far apart as the two calls were."""
+    mine, its = _NUMBERS.findall(left), _NUMBERS.findall(right)
+    assert _NUMBERS.sub("#", left) == _NUMBERS.sub("#", right), f"{left}\n{right}"
+    for one, other in zip(mine, its, strict=True):
+        assert one == other or int(one) - int(other) == now - its_now, f"{one} and {other}, {its_now - now} ms later:\n{left}\n{right}"
+
+
+@pytest.fixture
+def compared(valkey: ValkeyServer, namespace: str, clean_keys: None) -> Any:
+    store = Compared(connect(valkey.url()), namespace=namespace, partitions=1)
+    store.twin = Twin(connect(valkey.url()), namespace=f"{namespace}twin", partitions=1)
+    store.client().delete(TAKEN)
+    yield store
+    forget(store.client(), store.twin.namespace)
+    store.client().delete(TAKEN)
+
+
+def taken(store: Store) -> int:
+    return int(store.client().get(TAKEN) or 0)
+
+
+def far_reaching(size: int) -> Graph:
+    """A chain in which every step also reads results from long ago."""
+    return graph_of(node(0), *(node(n, n - 1, needs=tuple(sorted({n - 1, n // 2, 0}))) for n in range(1, size)))
+
+
+@pytest.mark.spec("RUN-3", "RUN-4")
+@pytest.mark.parametrize("options", [{}, {"session": "ann", "priority": 2, "deadline_ms": 3_600_000}], ids=["plain", "all"])
+@pytest.mark.parametrize("graph", [chain(40), far_reaching(40)], ids=["chain", "far reaching"])
+def test_a_chain_is_written_the_same_on_both_roads(compared: Compared, graph: Graph, options: dict[str, Any]) -> None:
+    play = Player(compared)
+    run_id = play.start(graph, **options)
+    held, seen = play.one(), 0
+    while held:
+        told = play.send(play.outcome(held, OutcomeKind.COMPLETED, payload=f"j1:{held.index}"), limit=10)
+        held = told.attempts[0] if told.attempts else None
+        seen += 1
+    assert (seen, play.field(run_id, "st")) == (40, "completed")
+    assert taken(compared) == 39, "every step but the last goes straight on"
+
+
+class OneByOne(Crew):
+    """Commits one outcome at a time, mostly after having claimed all there is: then the straight road is open."""
+
+    def commit(self) -> None:
+        if self.rng.random() < 0.7:
+            self.claim("all", 10)
+        if self.held:
+            self._commit([self.held.pop(self.rng.randrange(len(self.held)))], lambda: self.rng.choices(ENDS, (12, 1, 2, 1, 1))[0])
+
+
+@pytest.mark.spec("RUN-3", "RUN-4")
+def test_whatever_a_crew_does_both_roads_agree(compared: Compared, seed: int) -> None:
+    """Small worlds, one after the other, until the straight road was taken often enough to say something."""
+    rng = random.Random(seed)
+    straight = graph_of(*(Node(n, f"s{n}", parents=(n - 1,) if n else (), signature=f"sig{n}", lease_ms=1) for n in range(6)))
+    hooked = graph_of(*straight.nodes[:3], Node(3, "on_finish", NodeKind.ON_FINISH, signature="on_finish", lease_ms=1), workflow="other")
+    for _ in range(90):
+        forget(compared.client(), compared.namespace)
+        crew = OneByOne(compared, rng, [straight, straight, hooked, random_graph(rng)])
+        for _ in range(40):
+            crew.act()
+        if taken(compared) >= 10:
+            return
+    raise AssertionError(f"the straight road was taken {taken(compared)} times only")
+
+
+def _paused(play: Player, run_id: str) -> None:
+    play.store.pause(run_id, reason="requested")
+
+
+def _cancelled(play: Player, run_id: str) -> None:
+    play.store.cancel(run_id, reason="requested", actor="me")
+
+
+def _field(name: str, value: str) -> Any:
+    def change(play: Player, run_id: str) -> None:
+        play.redis.hset(play.store.keys.run(run_id), name, value)
+
+    return change
+
+
+def _record(play: Player, run_id: str) -> None:
+    play.redis.hset(play.store.keys.run(run_id), "1", "P;1;")
+
+
+def _lost(play: Player, run_id: str) -> None:
+    record = play.redis.hget(play.store.keys.run(run_id), "0").split(";")
+    play.redis.hset(play.store.keys.run(run_id), "0", ";".join([record[0], str(int(record[1]) + 1), *record[2:]]))
+
+
+def _held(play: Player, run_id: str) -> None:
+    play.store.hold("workflow:flow", "maintenance")
+
+
+def _busy(play: Player, run_id: str) -> None:
+    play.start(chain(1), priority=1)
+
+
+def _forgotten(play: Player, run_id: str) -> None:
+    play.redis.srem(play.store.keys.of(0, "code:all"), "sig1")
+    assert play.redis.delete(play.store.keys.of(0, f"code:{CODE}"))
+    play.store.register_code(CODE, ["sig0"])
+
+
+SITUATIONS = {
+    "paused": _paused, "cancelled": _cancelled, "failing": _field("ph", "F"), "another generation": _field("g", "2"), "reset": _record,
+    "lost": _lost, "held": _held, "something else is ready": _busy, "no code": _forgotten,
+}
+GRAPHS = {
+    "two parents": graph_of(node(0), node(1, 0), node(2, 0), node(3, 1, 2)),
+    "alone": graph_of(node(0), node(1, 0, alone=True)),
+    "another queue": graph_of(node(0), node(1, 0, queue="gpu")),
+    "a sleep": graph_of(node(0), node(1, 0, kind=NodeKind.SLEEP, delay_ms=60_000)),
+    "an each": graph_of(node(0), node(1, 0, kind=NodeKind.EACH, source=0, needs=(0,), max_parallel=2)),
+    "the last": chain(1),
+}
+
+
+@pytest.mark.spec("RUN-3", "RUN-4")
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_a_situation_that_is_not_simple_takes_the_long_road(compared: Compared, situation: str) -> None:
+    play = Player(compared)
+    run_id = play.start(chain(3))
+    held = play.one()
+    SITUATIONS[situation](play, run_id)
+    play.send(play.outcome(held, OutcomeKind.COMPLETED, payload="j1:1"), limit=3)
+    assert taken(compared) == 0
+
+
+@pytest.mark.spec("RUN-3", "RUN-4")
+@pytest.mark.parametrize("shape", GRAPHS)
+def test_a_graph_that_is_not_simple_takes_the_long_road(compared: Compared, shape: str) -> None:
+    play = Player(compared)
+    play.start(GRAPHS[shape])
+    total = 2 if shape == "an each" else -1
+    play.send(play.outcome(play.one(), OutcomeKind.COMPLETED, payload="j1:[1,2]", total=total), limit=3)
+    assert taken(compared) == 0
+
+
+@pytest.mark.parametrize("kind", [kind for kind in OutcomeKind if kind is not OutcomeKind.COMPLETED])
+def test_an_outcome_that_is_not_simple_takes_the_long_road(compared: Compared, kind: OutcomeKind) -> None:
+    play = Player(compared)
+    play.start(chain(3))
+    play.send(play.outcome(play.one(), kind, reason="transient", error="{}"), limit=3)
+    assert taken(compared) == 0
