@@ -14,12 +14,21 @@ import fakeredis
 import pytest
 import redis
 
+from conductor.declare import registry
 from conductor.store import Store, connect
 from tests.support.cluster import ValkeyCluster
 from tests.support.leaks import forget, leaks
 from tests.support.server import BROKER_DB, ValkeyServer
 
 MakeStore = Callable[..., Store]
+
+
+@pytest.fixture(autouse=True)
+def declared_by_this_test() -> Iterator[None]:
+    """What a test declares is forgotten after it, or a graph that is wrong on purpose fails whoever runs next. Modules keep what they declare."""
+    before = registry.names()
+    yield
+    registry.forget_functions(since=before)
 
 
 @pytest.fixture(scope="session")

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from conductor.declare.workflow import Workflow
 
 __all__ = [
-    "Place", "Starter", "bind", "caller_frames", "capabilities", "current", "declared", "isolated", "place_of_caller", "register",
-    "register_capability",
+    "Place", "Starter", "bind", "caller_frames", "capabilities", "current", "declared", "forget_functions", "isolated", "names",
+    "place_of_caller", "register", "register_capability",
 ]
 
 _HERE = "conductor.declare"
@@ -113,6 +113,20 @@ def isolated() -> Iterator[None]:
         _places.clear()
         _places.update(places)
         _starter = starter
+
+
+def names() -> frozenset[str]:
+    """Everything declared so far: workflows by name, capabilities as `capability NAME`."""
+    return frozenset(_places)
+
+
+def forget_functions(since: frozenset[str]) -> None:
+    """Forget what was declared since then inside functions; what modules declare stays, they are imported only once: for tests."""
+    for name in _places.keys() - since:
+        if _places[name].code.co_name != "<module>":
+            del _places[name]
+            declared.pop(name, None)
+            capabilities.pop(name.removeprefix("capability "), None)
 
 
 def caller_frames() -> Iterator[FrameType]:
