@@ -23,6 +23,7 @@ from conductor.broker.discovery import module_beside, own_packages
 from conductor.broker.operating import Operating
 from conductor.broker.pokes import Pokes, open_connection
 from conductor.broker.schedule import beat_entries
+from conductor.broker.serving import Serving
 from conductor.broker.tasks import register_tasks
 from conductor.broker.watchdog import WatchdogQueue
 from conductor.broker.worker import WorkerStep
@@ -49,7 +50,7 @@ __all__ = ["Conductor"]
 logger = logging.getLogger(__name__)
 
 
-class Conductor(Operating, Answering):
+class Conductor(Operating, Answering, Serving):
     """Durable runs on a Celery app. `settings` are those of `conductor.settings`, without prefix: `Conductor(app, namespace="shop")`.
 
     `autodiscover=True` looks for `workflows.py` in the package that holds the app, beside the modules of `include=` and `imports`, and in

@@ -6,6 +6,7 @@ makes it visible checks that and is the last one, so a restorer that dies in bet
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 
 from conductor.ids import partition_of
@@ -83,7 +84,18 @@ class ParkingVerbs(Door):
         return int(self._read("HGET", self.keys.head(0), "epoch") or 0)
 
     def set_epoch(self, epoch: int) -> None:
-        self._command("register", [("HSET", self.keys.head(0), "epoch", epoch)])
+        """A store that was rolled back is another one to whoever remembers it, so it gets a new identity too."""
+        changed = ("HDEL", self.keys.head(0), "id") if self.epoch() else ("HGET", self.keys.head(0), "id")
+        self._command("register", [("HSET", self.keys.head(0), "epoch", epoch), changed])
+
+    def identity(self) -> str:
+        """An id of this store that changes when it was wiped, or set back to an old backup."""
+        key = self.keys.head(0)
+        known = self._read("HGET", key, "id")
+        if known is None:
+            self._command("register", [("HSETNX", key, "id", uuid.uuid4().hex[:16])])
+            known = self._read("HGET", key, "id")
+        return str(known)
 
     def shipped(self, partition: int) -> str:
         """Where in the partition's notices the shipper of checkpoints stands; empty if nothing was shipped."""

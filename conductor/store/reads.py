@@ -21,7 +21,7 @@ from conductor.store.keys import Keys
 __all__ = [
     "EachRecord", "RunRecord", "Source", "StepRecord", "as_dict", "each_from_pairs", "error_name", "parse_step", "read_checkpoints",
     "read_children", "read_each", "read_errors", "read_events", "read_graph", "read_input", "read_items", "read_live", "read_now",
-    "read_run", "read_runs", "read_steps", "read_undos", "run_from_fields",
+    "read_run", "read_runs", "read_session", "read_steps", "read_undos", "run_from_fields",
 ]
 
 ITEMS_PER_KEY = 64
@@ -155,6 +155,13 @@ class EachRecord:
     again: int = 0
     bad: tuple[int, ...] = field(default=())
     anew: tuple[int, int] | None = None  # items that a reopening has yet to reach, first and last
+
+
+def read_session(source: Source, run_id: str) -> str | None:
+    """Whom a run belongs to; None if the store has no record of it."""
+    found: list[str | None] = source.client().hmget(source.keys.run(run_id), ["st", "s"])
+    state, session = found
+    return None if state is None else session or ""
 
 
 def read_now(source: Source) -> int:

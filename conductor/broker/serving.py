@@ -1,0 +1,28 @@
+"""`conductor.asgi()`: the HTTP service of this app, to be mounted into another. It needs the extra `server`, which workers do not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from conductor.broker.conductor import Conductor
+
+__all__ = ["Serving"]
+
+
+class Serving:
+    """The door for those who have an ASGI server of their own."""
+
+    def asgi(self: Conductor, *, auth: Any = None) -> Any:  # type: ignore[misc]
+        """The HTTP service as an ASGI app: `app.mount("/conductor", conductor.asgi(auth=who))`. `auth` takes the request and gives a
+        `Caller`, or None for nobody; without it the tokens of the store count."""
+        try:
+            from conductor.service import asgi
+        except ModuleNotFoundError as error:
+            from conductor.errors import SettingsError
+
+            if error.name not in ("fastapi", "starlette", "prometheus_client"):
+                raise
+            problem = f"it needs {error.name}, which is not installed here; install it with: pip install 'celery-conductor[server]'"
+            raise SettingsError(setting="conductor.asgi()", problem=problem) from None
+        return asgi(self, auth=auth)

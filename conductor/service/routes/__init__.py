@@ -1,0 +1,1 @@
+"""One router a noun. Each endpoint parses, calls one use case, renders."""
