@@ -20,11 +20,13 @@ QUICK = {"TEST_LEASE_SECONDS": "2", "CONDUCTOR_HEARTBEAT_SECONDS": "0.5", "CONDU
 @pytest.mark.parametrize("point", [*SHORT, *(pytest.param(point, marks=pytest.mark.faults) for point in LONG)])
 def test_a_worker_killed_there_is_followed_by_another(site: Site, point: str) -> None:
     strikes = site.ledger.directory / "strikes"
-    armed = {"CONDUCTOR_FAILPOINTS": f"{point}=kill@2", "CONDUCTOR_FAILPOINTS_LEDGER": str(strikes)}
+    # A quick worker finds nearly everything without being poked, so its first poke may be its last one.
+    nth = 1 if point.startswith("poke.") else 2
+    armed = {"CONDUCTOR_FAILPOINTS": f"{point}=kill@{nth}", "CONDUCTOR_FAILPOINTS_LEDGER": str(strikes)}
     struck = site.worker(env=armed, concurrency=1, wait=False)
     for number, workflow in enumerate(("chain", "diamond", "fan", "timed", "long")):
         site.start(workflow, number, hold=0.8 if workflow == "long" else 0)
-    eventually(strikes.exists, 30, what=lambda: f"{point} is passed twice\n{site.processes.logs()}")
+    eventually(strikes.exists, 30, what=lambda: f"{point} is passed\n{site.processes.logs()}")
     struck.kill_whole()  # the pool would replace its child, and the new one would be armed again
     site.worker(concurrency=2)
     site.wait_for_all(60)

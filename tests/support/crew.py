@@ -117,7 +117,7 @@ class Crew:
 
     def start(self) -> None:
         graph = self.rng.choice(self.graphs)
-        run_id = new_run_id(self.store.partitions)
+        run_id = new_run_id(self.store.partitions, len(self.runs) % self.store.partitions)
         self.store.start(NewRun(
             run_id, graph.workflow, "j1:1", "q", key=self.rng.choice(("", run_id)), digest="d", priority=self.rng.randint(0, 9),
             delay_ms=self.rng.choice((0, 0, 0, 1)), deadline_ms=self.rng.choice((0, 0, 0, 3_600_000)),
