@@ -19,20 +19,17 @@ from conductor.declare.options import check_name, check_queue
 from conductor.declare.starting import start_options
 from conductor.errors import DeclarationError, RunFailed, RunFinished, RunQueued, UnknownRun
 from conductor.runs.archived import view_anywhere
-from conductor.runs.around import read_holds
 from conductor.runs.fork import fork_run
 from conductor.runs.handle import Handle
 from conductor.runs.read import view_run, with_queues
+from conductor.runs.scopes import pause_scope, resume_scope
 from conductor.runs.start import start as start_run
 from conductor.runs.why import lifts, scope_in_words, why
-from conductor.state import RUN, RunState, terminal
+from conductor.state import RunState
 from conductor.store.lanes import lane_of
-from conductor.store.listing import Filter, list_runs
 from conductor.store.notices import Unreachable
 
 __all__ = ["actor", "cancel", "fork", "pause", "resume", "retry", "start"]
-
-_LIVE = frozenset(RunState) - terminal(RUN)
 
 _TELL_AFTER = 5.0
 _wait = click.option("--wait", is_flag=True, help="Wait for the end and print the result.")
@@ -216,21 +213,11 @@ def pause(
 
 def _pause_scope(here: Here, scope: str, reason: str) -> None:
     """Pausing again keeps the first reason, and completes a pause that was cut off between two partitions."""
-    store = here.engine.store
-    before = read_holds(store).get(scope)
-    store.hold(scope, reason if before is None else before.reason)
-    _warn_of_strangers(here, *scope.split(":", 1))
-    says = "paused" if before is None else f"was paused before ({before.reason or 'no reason was given'})"
-    _scope_moved(here, scope, "OK" if before is None else "ALREADY", f"{says}; to lift it: {here.program} {lifts(scope)}")
-
-
-def _warn_of_strangers(here: Here, kind: str, name: str = "") -> None:
-    """A misspelt name holds nothing; but a name may also be of code that is not here."""
-    engine = here.engine
-    if kind == "workflow" and name not in engine.workflows and not list_runs(engine.store, Filter(_LIVE, name), limit=1).runs:
-        note(f"warning: no workflow {name!r} is declared here, and no live run has that name; known are {here.known_workflows}")
-    if kind == "capability" and name not in engine.capabilities:
-        note(f"warning: no capability {name!r} is registered here; known are {', '.join(sorted(engine.capabilities)) or 'none'}")
+    told = pause_scope(here.engine, scope, reason)
+    if told.warning:
+        note(f"warning: {told.warning}")
+    says = "paused" if told.word == "OK" else f"was paused before ({told.reason or 'no reason was given'})"
+    _scope_moved(here, scope, told.word, f"{says}; to lift it: {here.program} {lifts(scope)}")
 
 
 @command("resume", "Let go on what was paused.")
@@ -243,8 +230,7 @@ def resume(here: Here, run: str | None, workflow: str | None, queue: str | None,
     """Let go on what was paused. Where a failed step paused the run, failed steps get fresh budgets."""
     if scope := _scope(run, all_, {"workflow": workflow, "queue": queue, "capability": capability}):
         here.engine.store.client().ping()
-        moved = here.engine.store.unhold(scope)
-        here.engine.poke(moved.pokes)
+        moved = resume_scope(here.engine, scope)
         _scope_moved(here, scope, moved.word, "resumed" if moved.word == "OK" else "was not paused")
         return
     told = here.conductor.resume(here.run_id(run or ""), actor=actor())

@@ -9,11 +9,12 @@ from rich.markup import escape
 
 from conductor.cli.finding import Here
 from conductor.cli.render import command, note, print_json, print_text, short, span, stdout, table
-from conductor.declare.limits import read_rate
-from conductor.errors import DeclarationError, UnknownLane, UnknownLimit
-from conductor.runs.execute import limits_of
-from conductor.store.lanes import LaneView, read_lanes
-from conductor.store.limits import LimitView, read_limits
+from conductor.errors import BadInput
+from conductor.runs.gating import KEEP, lane_json, limit_json, limits_as_declared, set_limit
+from conductor.runs.gating import lanes as list_lanes
+from conductor.runs.gating import limits as list_limits
+from conductor.store.lanes import LaneView
+from conductor.store.limits import LimitView
 
 __all__ = ["lanes", "limits"]
 
@@ -22,30 +23,16 @@ __all__ = ["lanes", "limits"]
 @click.argument("name", required=False, metavar="[LANE]")
 def lanes(here: Here, name: str | None) -> None:
     """Show lanes that somebody is in, and those that are declared here; with a name, its runs in their order."""
-    found = {one.name: one for one in read_lanes(here.engine.store, name or "")}
-    declared = {
-        flow.lane.name: LaneView.empty(terms) for flow in here.engine.workflows.values()
-        if flow.lane is not None and (terms := getattr(flow.lane, "terms", None))
-    }
-    shown = {lane: view for lane, view in sorted((declared | found).items()) if name in (None, lane)}
-    if name and not shown:
-        raise UnknownLane(lane=name, known=", ".join(sorted(declared)) or "none")
+    shown = list_lanes(here.engine, name or "")
     if here.json:
-        print_json({"lanes": [_told(view) for view in shown.values()]})
+        print_json({"lanes": [lane_json(view) for view in shown]})
     elif name:
-        _show(shown[name])
+        _show(shown[0])
     elif not shown:
         note("no lanes: nobody is in one, and no workflow here declares one")
     else:
-        rows = ((escape(view.name), f"{len(view.active)} of {view.max_active}", _queue(view), _patience(view)) for view in shown.values())
+        rows = ((escape(view.name), f"{len(view.active)} of {view.max_active}", _queue(view), _patience(view)) for view in shown)
         stdout().print(table(("LANE", "ACTIVE", "QUEUED", "PATIENCE"), rows))
-
-
-def _told(view: LaneView) -> dict[str, Any]:
-    return {
-        "lane": view.name, "max_active": view.max_active, "max_queued": view.max_queued, "queue_timeout_ms": view.timeout_ms or None,
-        "fair": view.fair, "active": list(view.active), "queue": list(view.queue),
-    }
 
 
 def _queue(view: LaneView) -> str:
@@ -70,60 +57,34 @@ def _show(view: LaneView) -> None:
 @click.option("--as-declared", is_flag=True, help="Take back what was set: the code's word counts again.")
 def limits(here: Here, name: str | None, rate: str | None, concurrency: str | None, as_declared: bool) -> None:
     """Show limits that are in use, set, or declared here. With --rate or --concurrency one is set, for all workers, at once."""
-    declared = limits_of(here.engine)
     if rate is not None or concurrency is not None or as_declared:
-        _set(here, name, rate, concurrency, as_declared, declared)
-    found = {view.name: view for view in read_limits(here.engine.store, name or "")}
-    shown = {one: LimitView(one, terms) for one, terms in declared.items()} | found
-    shown = {one: view for one, view in sorted(shown.items()) if name in (None, one)}
-    if name and not shown:
-        raise UnknownLimit(limit=name, known=", ".join(sorted(declared)) or "none")
+        _set(here, name, rate, concurrency, as_declared)
+    shown = list_limits(here.engine, name or "")
     if here.json:
-        print_json({"limits": [_limit_json(view) for view in shown.values()]})
+        print_json({"limits": [limit_json(view) for view in shown]})
     elif not shown:
         note("no limits: none is in use, and no workflow here declares one")
     else:
-        stdout().print(table(("LIMIT", "RATE", "AT ONCE", "WAITING", ""), map(_limit_row, shown.values())))
+        stdout().print(table(("LIMIT", "RATE", "AT ONCE", "WAITING", ""), map(_limit_row, shown)))
 
 
-def _set(here: Here, name: str | None, rate: str | None, concurrency: str | None, as_declared: bool, declared: dict[str, str]) -> None:
+def _set(here: Here, name: str | None, rate: str | None, concurrency: str | None, as_declared: bool) -> None:
     if not name:
         raise click.UsageError("name the limit that is to be set")
-    store = here.engine.store
-    if name not in declared and not read_limits(store, name):
-        raise UnknownLimit(limit=name, known=", ".join(sorted(declared)) or "none")
     if as_declared:
-        here.engine.poke(store.set_limit(name, "", by_hand=False, forget=True)[1])
-        if name in declared:
-            here.engine.poke(store.set_limit(name, declared[name], by_hand=False)[1])
+        limits_as_declared(here.engine, name)
         return
-    now = next(iter(read_limits(store, name)), LimitView(name, declared.get(name, ";;")))
-    many, per, at_once = now.terms.split(";")
-    if rate is not None:
-        many, per = _rate(rate)
-    if concurrency is not None:
-        if concurrency != "none" and not (concurrency.isdigit() and int(concurrency) > 0):
-            raise click.BadParameter(f"{concurrency!r} is not a whole number from 1, nor none", param_hint="--concurrency")
-        at_once = "" if concurrency == "none" else concurrency
-    if not many and not at_once:
-        raise click.UsageError("without a rate and a concurrency it would limit nothing; take limit= out of the code instead")
-    here.engine.poke(store.set_limit(name, f"{many};{per};{at_once}", by_hand=True)[1])
-
-
-def _rate(text: str) -> tuple[str, str]:
     try:
-        return ("", "") if text == "none" else read_rate(text, "--rate")
-    except DeclarationError as wrong:
-        raise click.BadParameter(wrong.problem, param_hint="--rate") from None
+        set_limit(here.engine, name, rate=_asked(rate), concurrency=_asked(concurrency))
+    except BadInput as wrong:
+        if wrong.field == "limit":
+            raise click.UsageError(wrong.problem) from None
+        raise click.BadParameter(wrong.problem, param_hint=f"--{wrong.field}") from None
 
 
-def _limit_json(view: LimitView) -> dict[str, Any]:
-    many, per, at_once = view.terms.split(";")
-    return {
-        "limit": view.name, "rate": int(many) if many else None, "per_ms": int(per) if per else None,
-        "concurrency": int(at_once) if at_once else None, "set_by_hand": view.by_hand, "running": view.permits, "spent": view.spent,
-        "waiting": view.waiting, "held_back": view.back,
-    }
+def _asked(text: str | None) -> Any:
+    """An option that was not given keeps what is; `none` takes it away."""
+    return KEEP if text is None else None if text == "none" else int(text) if text.isdigit() else text
 
 
 def _limit_row(view: LimitView) -> tuple[str, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
 from typing import Any
 
 import click
@@ -15,11 +14,13 @@ from conductor.cli.render import SPAN, command, moment, note, print_json, print_
 from conductor.cli.views import run_header, step_table
 from conductor.errors import ArchiveUnreachable
 from conductor.idleness import Waiter, active_waiters
-from conductor.records import Graph, NodeKind
 from conductor.runs.archived import archived_row, view_archived
 from conductor.runs.around import concerning, read_holds, read_starts
+from conductor.runs.drawing import graph_json
+from conductor.runs.drawing import mermaid as drawn
 from conductor.runs.listing import list_with_parked
 from conductor.runs.read import RunView, run_result, summary, to_json, view_run, with_queues
+from conductor.runs.scopes import holds_json, queues_json
 from conductor.runs.why import lifts, scope_in_words
 from conductor.runs.why import why as explain
 from conductor.state import RunState
@@ -201,14 +202,10 @@ def _print_stub(here: Here, stub: Stub) -> None:
 def queues(here: Here) -> None:
     """Show what stands ready and what runs, per queue, and what is paused."""
     store = here.engine.store
-    views, held = list_queues(store), read_holds(store)
     if here.json:
-        print_json({"queues": [
-            {"queue": view.queue, "ready": view.ready, "limited": view.limited,
-             "oldest_ready_ms": view.oldest_ready_ms, "running": view.running,
-             "unanswered_ms": view.unanswered_ms} for view in views
-        ], "holds": {scope: asdict(hold) for scope, hold in held.items()}})
+        print_json({"queues": queues_json(here.engine), "holds": holds_json(here.engine)})
         return
+    views, held = list_queues(store), read_holds(store)
     rows = [
         (escape(view.queue), str(view.ready), span(view.oldest_ready_ms) if view.ready else "-", str(view.running),
          f"[red]nobody has answered for {span(view.unanswered_ms)}[/]" if view.unanswered_ms > 5_000 else "")
@@ -227,10 +224,10 @@ def graph(here: Here, workflow: str, mermaid: bool) -> None:
     began = time.perf_counter()
     found = here.workflow(workflow).graph
     if here.json:
-        print_json({"workflow": found.workflow, "hash": found.hash, "nodes": [_node(found, index) for index in range(len(found.nodes))]})
+        print_json(graph_json(found))
         return
     if mermaid:
-        print_text(_mermaid(found))
+        print_text(drawn(found))
         return
     rows = [
         (str(node.index), escape(node.name), node.kind, escape(", ".join(found.nodes[parent].name for parent in node.parents) or "-"),
@@ -239,27 +236,3 @@ def graph(here: Here, workflow: str, mermaid: bool) -> None:
     ]
     stdout().print(table(("#", "STEP", "KIND", "AFTER", "QUEUE", "RETRIES"), rows))
     note(f"{workflow}: {len(found.nodes)} nodes, graph {found.hash}, frozen in {span((time.perf_counter() - began) * 1000)}")
-
-
-def _node(found: Graph, index: int) -> dict[str, Any]:
-    node = found.nodes[index]
-    return {
-        "index": index, "name": node.name, "kind": node.kind, "after": [found.nodes[parent].name for parent in node.parents],
-        "queue": node.queue or None, "max_parallel": node.max_parallel or None, "signature": node.signature,
-    }
-
-
-_SHAPES = {
-    NodeKind.STEP: '["{}"]', NodeKind.EACH: '[["{}"]]', NodeKind.SLEEP: '("{}")', NodeKind.WAIT: '>"{}"]',
-    NodeKind.AGENT: '>"{}"]', NodeKind.CALL: '[["{}"]]',
-    NodeKind.ON_FAILURE: '>"{}"]', NodeKind.ON_FINISH: '>"{}"]', NodeKind.UNDO: '{{{{"{}"}}}}',
-}
-
-
-def _mermaid(found: Graph) -> str:
-    lines = ["flowchart LR"]
-    shown = [node for node in found.nodes if node.kind is not NodeKind.UNDO or node.undoes is not None]
-    lines += [f"    n{node.index}{_SHAPES[node.kind].format(node.name.replace(chr(34), '#quot;'))}" for node in shown]
-    lines += [f"    n{parent} --> n{node.index}" for node in found.nodes for parent in node.parents]
-    lines += [f"    n{node.index} -.-o n{node.undoes}" for node in found.nodes if node.undoes is not None]
-    return "\n".join(lines)

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 from rich.markup import escape
 
 from conductor.cli.finding import Here
 from conductor.cli.operating import Verbs, reach
 from conductor.cli.render import moment, note, print_json, print_text, short, span, stdout, table
-from conductor.declare import every
-from conductor.errors import BadInput, ConductorError, UnknownSchedule
-from conductor.operations.schedules import Job, job_of, orphans
-from conductor.operations.schedules import resume as resume_job
-from conductor.store.jobs import FIRED, MISSED, SKIPPED, JobRecord, Tick
+from conductor.operations.schedules import orphans
+from conductor.operations.timetable import drop as drop_job
+from conductor.operations.timetable import find_schedule, last_ticks, list_schedules, read_job, schedule_json
+from conductor.operations.timetable import pause as pause_job
+from conductor.operations.timetable import resume as resume_job
+from conductor.store.jobs import FIRED, MISSED, SKIPPED, JobRecord
 
 __all__ = ["schedules"]
 
-_TICKS = 10
 _STYLES = {FIRED: "green", MISSED: "yellow", SKIPPED: "dim"}
 
 name_argument = click.argument("name")
@@ -34,12 +32,12 @@ def listing(here: Here, name: str | None) -> None:
     """List schedules with their next and last tick; with a NAME show the last ticks of one."""
     reach(here)
     if name is not None:
-        _show(here, _known(here, name))
+        _show(here, find_schedule(here.engine, name))
         return
     found: list[JobRecord] = here.conductor.schedules()
     lost = orphans(here.engine, found)
     if here.json:
-        print_json({"schedules": [_told(_known(here, one.name), one.name in lost) for one in found]})
+        print_json({"schedules": list_schedules(here.engine)})
     elif found:
         now = here.engine.store.job_clock()
         titles = ("SCHEDULE", "WHEN", "STARTS", "NEXT", "LAST", "FIRED", "MISSED", "SKIPPED")
@@ -48,44 +46,8 @@ def listing(here: Here, name: str | None) -> None:
         note("no schedules; declare one with flow.every(…), or make one with conductor.schedule(…)")
 
 
-def _known(here: Here, name: str) -> JobRecord:
-    found = here.engine.store.job(name)
-    if found is None:
-        raise _unknown(here, name)
-    return found
-
-
-def _unknown(here: Here, name: str) -> UnknownSchedule:
-    return UnknownSchedule(name=name, known=", ".join(one.name for one in here.conductor.schedules()) or "none")
-
-
-def _job(record: JobRecord) -> Job | None:
-    """What it says; None if a newer release wrote it, which must not hide the others."""
-    try:
-        return job_of(record)
-    except (ValueError, ConductorError):
-        return None
-
-
-def _told(record: JobRecord, orphaned: bool) -> dict[str, Any]:
-    job = _job(record)
-    what = {"when": str(job.cadence), "kind": job.kind, "target": job.target, "overlap": job.overlap, "source": job.source} if job else {}
-    return {
-        "name": record.name, **what, "readable": job is not None, "orphaned": orphaned,
-        "next_at": None if record.paused else record.next_at,
-        "paused_at": record.paused_at or None, "paused_reason": record.paused_reason or None, "last_at": record.last_at or None,
-        "last_id": record.last_id or None, "fired": record.fired, "missed": record.missed, "skipped": record.skipped,
-        "ticks": [{"at": tick.nominal, "word": tick.word, "id": tick.id or None, "reason": tick.reason or None} for tick in _last(record)],
-    }
-
-
-def _last(record: JobRecord) -> list[Tick]:
-    """The latest first."""
-    return list(record.ticks[::-1][:_TICKS])
-
-
 def _row(record: JobRecord, now: int, orphaned: bool) -> tuple[str, ...]:
-    job = _job(record)
+    job = read_job(record)
     when, target = (str(job.cadence), f"{job.kind} {job.target}") if job else ("?", "written by a newer release")
     return (
         escape(record.name), escape(when), escape(target), _next(record, now, orphaned),
@@ -105,13 +67,13 @@ def _next(record: JobRecord, now: int, orphaned: bool) -> str:
 def _show(here: Here, record: JobRecord) -> None:
     orphaned = record.name in orphans(here.engine, [record])
     if here.json:
-        print_json(_told(record, orphaned))
+        print_json(schedule_json(record, orphaned))
         return
-    job, console = _job(record), stdout()
+    job, console = read_job(record), stdout()
     console.print(f"[bold]{escape(record.name)}[/]  {escape(f'{job.cadence}, starts {job.kind} {job.target}') if job else '?'}")
     when = "" if record.paused else f" [dim]{moment(record.next_at)}[/]"
     console.print(f"next {_next(record, here.engine.store.job_clock(), orphaned)}{when}")
-    rows = ((moment(one.nominal), f"[{_STYLES[one.word]}]{one.word}[/]", escape(one.id or one.reason)) for one in _last(record))
+    rows = ((moment(one.nominal), f"[{_STYLES[one.word]}]{one.word}[/]", escape(one.id or one.reason)) for one in last_ticks(record))
     console.print(table(("TICK", "STATE", ""), rows) if record.ticks else "it has not ticked yet")
 
 
@@ -124,7 +86,7 @@ def _show(here: Here, record: JobRecord) -> None:
 def pause(here: Here, name: str, reason: str) -> None:
     """Stop a schedule from ticking. What it has started goes on."""
     reach(here)
-    _moved(here, name, here.engine.store.pause_job(name, reason=reason), {"OK": "is paused", "ALREADY": "was paused before"})
+    _moved(here, name, pause_job(here.engine, name, reason), {"OK": "is paused", "ALREADY": "was paused before"})
 
 
 @schedules.verb("resume")
@@ -140,15 +102,10 @@ def resume(here: Here, name: str) -> None:
 def drop(here: Here, name: str) -> None:
     """Take a schedule out of the store. What it has started goes on."""
     reach(here)  # which also imports the modules that declare schedules
-    if name in every.declared:
-        problem = f"it is declared in code, so a worker would write it again; delete it there, or: conductor schedules pause {name}"
-        raise BadInput(what=f"drop of schedule {name}", field="name", problem=problem)
-    _moved(here, name, here.engine.store.drop_job(name), {"OK": "is dropped"})
+    _moved(here, name, drop_job(here.engine, name), {"OK": "is dropped"})
 
 
 def _moved(here: Here, name: str, word: str, says: dict[str, str]) -> None:
-    if word == "UNKNOWN":
-        raise _unknown(here, name)
     if here.json:
         print_json({"schedule": name, "word": word})
     else:

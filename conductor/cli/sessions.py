@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any
 
 import click
 from rich.markup import escape
@@ -17,6 +16,7 @@ from conductor.cli.finding import Here
 from conductor.cli.operating import reach
 from conductor.cli.render import SPAN, command, line_of_json, moment, note, print_json, print_text, span, stdout, table
 from conductor.errors import UnknownMessage
+from conductor.sessions.consent import grant_json
 from conductor.sessions.inbox import Message, wait
 from conductor.store.reads import read_now
 from conductor.store.sessions import GrantEntry
@@ -171,19 +171,12 @@ def _grant(here: Here, session: str, capability: str, mode: str, lasting: float 
 def _granted(here: Here, session: str) -> None:
     found: list[GrantEntry] = here.conductor.grants(session)
     if here.json:
-        print_json({"session": session, "grants": [_entry(one) for one in found]})
+        print_json({"session": session, "grants": [grant_json(one) for one in found]})
     elif found:
         rows = ((escape(one.capability), _mode(one), moment(one.granted_at), escape(one.granted_by)) for one in found)
         stdout().print(table(("CAPABILITY", "GRANT", "SINCE", "BY"), rows))
     else:
         note(f"session {session} has granted nothing")
-
-
-def _entry(one: GrantEntry) -> dict[str, Any]:
-    return {
-        "capability": one.capability, "mode": one.mode, "until": one.until or None, "granted_at": one.granted_at, "by": one.granted_by,
-        "grant_id": one.grant_id or None,
-    }
 
 
 def _mode(one: GrantEntry) -> str:

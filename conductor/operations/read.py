@@ -36,10 +36,13 @@ from conductor.store.reads import (
 if TYPE_CHECKING:
     from conductor.wiring import Engine
 
-__all__ = ["EXHAUSTED", "OpFilter", "Operation", "Place", "find", "list_operations", "place_of", "read_operation", "status"]
+__all__ = [
+    "EXHAUSTED", "OpFilter", "Operation", "Place", "find", "list_operations", "place_of", "read_operation", "status", "status_within",
+]
 
 EXHAUSTED = ("retries_exhausted", "retry_age_exceeded")
 _UNDO = ":undo"
+_COUNTED = 10_000
 _STATES = {
     StepState.RUNNING: OpState.RUNNING, StepState.COMPLETED: OpState.COMPLETED, StepState.SKIPPED: OpState.COMPLETED,
     StepState.FAILED: OpState.FAILED, StepState.CANCELLED: OpState.CANCELLED,
@@ -99,21 +102,28 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class OpFilter:
-    """Which operations: empty fields match all. `older_than_ms` is age since creation."""
+    """Which operations: empty fields match all. `older_than_ms` is age since creation; `sessions` are all that a caller may see."""
 
     state: str = ""
     capability: str = ""
     error_kind: str = ""
     session: str = ""
     older_than_ms: int = 0
+    sessions: frozenset[str] | None = None
 
-    def matches(self, found: Operation, now: int) -> bool:
+    def may_match(self, run: RunRecord, now: int) -> bool:
+        """What the run alone says, before anything more of it is read."""
+        return (
+            (not self.session or run.session == self.session)
+            and (self.sessions is None or run.session in self.sessions)
+            and now - run.created_at >= self.older_than_ms
+        )
+
+    def matches(self, found: Operation) -> bool:
         return (
             (not self.state or self.state in (found.state, found.status))
             and (not self.capability or found.capability == self.capability)
             and (not self.error_kind or found.error_kind == self.error_kind)
-            and (not self.session or found.originating_session_id == self.session)
-            and now - found.created_at >= self.older_than_ms
         )
 
 
@@ -241,8 +251,7 @@ def list_operations(engine: Engine, wanted: OpFilter | None = None, *, limit: in
     chosen, now = wanted or OpFilter(), read_now(engine.store)
     found: list[Operation] = []
     for place in _places(engine, steps):
-        one = read_operation(engine, place)
-        if chosen.matches(one, now):
+        if chosen.may_match(place.run, now) and chosen.matches(one := read_operation(engine, place)):
             found.append(one)
             if len(found) >= limit:
                 break
@@ -270,4 +279,18 @@ def status(engine: Engine) -> dict[str, Any]:
     return {
         "queued": {**seen.queued, "retry_steps": steps}, "running": seen.running, "next_retry_at": seen.next_at,
         "oldest_age_seconds": round(max(0, now - seen.oldest) / 1000, 1) if seen.oldest else None,
+    }
+
+
+def status_within(engine: Engine, sessions: frozenset[str]) -> dict[str, Any]:
+    """The same, of the operations of some sessions only: each is looked at, because nothing counts by session."""
+    now, found = read_now(engine.store), list_operations(engine, OpFilter(sessions=sessions), limit=_COUNTED)
+    queued = [one for one in found if one.queued]
+    alone = [one for one in queued if one.step is None]
+    due = [one.retry_at for one in queued if one.retry_at is not None]
+    counts = {reason.value: sum(one.queue_reason == reason for one in alone) for reason in QueueReason}
+    return {
+        "queued": {**counts, "retry_steps": len(queued) - len(alone)}, "running": sum(one.state is OpState.RUNNING for one in found),
+        "next_retry_at": min(due, default=None),
+        "oldest_age_seconds": round(max(0, now - min(one.created_at for one in queued)) / 1000, 1) if queued else None,
     }

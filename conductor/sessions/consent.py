@@ -7,13 +7,14 @@ two ops never share one, and every replay of the op that got it passes. Revoking
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 from uuid import uuid4
 
 from conductor.declare.durations import Duration, in_ms
 from conductor.errors import BadInput, ConsentRequired
 from conductor.store.sessions import USES, GrantEntry, GrantMode, SessionVerbs
 
-__all__ = ["grant", "granted", "require", "revoke"]
+__all__ = ["grant", "grant_json", "granted", "require", "revoke"]
 
 _NOBODY = (
     "capability {capability} needs the consent of a session, and no session was given: name one with session=, "
@@ -45,6 +46,14 @@ def revoke(store: SessionVerbs, session: str, capability: str = "") -> None:
 def granted(store: SessionVerbs, session: str) -> list[GrantEntry]:
     """The grants of `session` that can still be used."""
     return store.grants(session)
+
+
+def grant_json(entry: GrantEntry) -> dict[str, Any]:
+    """A grant as others see it; times in ms of the store's clock."""
+    return {
+        "capability": entry.capability, "mode": entry.mode, "until": entry.until or None, "granted_at": entry.granted_at,
+        "by": entry.granted_by, "grant_id": entry.grant_id or None,
+    }
 
 
 def require(store: SessionVerbs, session: str, capability: str, op_id: str) -> None:

@@ -1,4 +1,4 @@
--- blanket: consent for everything in a run, given or taken back; it is worth nothing once the run has ended.
+-- blanket: consent for everything in a run, given or taken back; it is worth nothing once the run has ended, and is taken away then.
 --! args: run_id on
 --! use: partition run stub
 --! result: OK | ENDED | UNKNOWN
@@ -11,7 +11,10 @@ if not run then
   save_stub(stub)
   return {'OK'}
 end
-if ended(run) then return {'ENDED'} end
+if ended(run) then
+  redis.call('HDEL', run.key, 'bl')
+  return {'ENDED'}
+end
 redis.call('HDEL', run.key, 'pk')  -- no event tells a parker of it
 if on == '1' then redis.call('HSET', run.key, 'bl', '1') else redis.call('HDEL', run.key, 'bl') end
 return {'OK'}
