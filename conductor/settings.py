@@ -95,6 +95,13 @@ class Settings(BaseSettings):
     blobs: Any = Field(None, description="store of large values: file:///directory, or an object with put, get and delete")
     blob_threshold_bytes: int = Field(65_536, ge=1024, description="a larger value goes to the blob store, where there is one")
 
+    stream_heartbeat_seconds: float = Field(15, ge=0.05, le=300, description="a stream of events that says nothing says so, so often")
+    stream_idle_seconds: float = Field(3600, ge=0.1, description="a stream without an event for so long is closed; its reader comes back")
+    stream_check_seconds: float = Field(15, ge=0.05, le=3600, description="how often a stream asks whether its reader may still read")
+    stream_send_seconds: float = Field(30, ge=0.1, le=3600, description="a reader that takes nothing for so long is dropped")
+    streams_per_caller: int = Field(100, ge=1, le=100_000, description="streams of events that one caller may have open in one process")
+    streams_total: int = Field(2000, ge=1, le=100_000, description="streams of events that one process serves")
+
     _sources: dict[str, str] = PrivateAttr(default_factory=dict)
 
     @classmethod
