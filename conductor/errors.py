@@ -20,8 +20,8 @@ __all__ = [
     "PayloadMismatch", "PermanentError", "ResultExpired", "RetryAfter", "RunCancelled", "RunFailed", "RunFinished", "RunQueued",
     "SettingsError", "SoftFailure", "StaleAttempt", "StepTimeout", "StoreFull", "StoreUnreachable", "TooManySignals", "TransientError",
     "UnknownCapability", "UnknownFormat", "UnknownKey", "UnknownLane", "UnknownLimit", "UnknownMessage", "UnknownOperation",
-    "UnknownRun", "UnknownSchedule", "UnknownSignal", "UnknownStep", "UnknownWorkflow", "UnsafeServer", "ValueTooLarge", "WaitOver",
-    "WaitTimeout", "WhenFailed", "redact",
+    "UnknownRun", "UnknownSchedule", "UnknownSession", "UnknownSignal", "UnknownStep", "UnknownWorkflow", "UnsafeServer",
+    "ValueTooLarge", "WaitOver", "WaitTimeout", "WhenFailed", "redact",
 ]
 
 ErrorKind = Literal["transient", "permanent", "unknown"]
@@ -399,6 +399,10 @@ class NotHealthy(ConductorError):
 
 class UnknownMessage(ConductorError):
     """the inbox of session {session} never had a message {message_id!r}; `conductor inbox {session}` lists what is there"""
+
+
+class UnknownSession(ConductorError):
+    """unknown session {session}: whoever asks is not bound to it"""
 
 
 class UnknownSchedule(ConductorError):
