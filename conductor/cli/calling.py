@@ -6,7 +6,6 @@ Exit codes of `call`: 0 completed, 1 failed or cancelled, 5 the time to wait is 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -18,9 +17,9 @@ from conductor.cli.operating import explain, reach
 from conductor.cli.render import SPAN, command, note, print_json, print_text, stdout, table
 from conductor.cli.values import read_json
 from conductor.declare.capability import Capability
-from conductor.errors import DeclarationError
 from conductor.operations.answers import Answer, Completed, QueuedForRetry, TimedOut
 from conductor.operations.call import wait_for
+from conductor.operations.offering import disabled_now, offer
 from conductor.operations.why import look
 
 __all__ = ["QUEUED", "call", "capabilities", "submit"]
@@ -125,34 +124,15 @@ def capabilities(here: Here, words: tuple[str, ...]) -> None:
     _ = here.engine  # imports the modules that declare them
     found: list[Capability[..., Any]] = here.conductor.capabilities(" ".join(words))
     if len(words) == 1 and (named := next((one for one in found if one.name == words[0]), None)):
-        _show(here, named, _disabled(here, [named]).get(named.name, ""))
+        _show(here, named, disabled_now(here.engine, [named]).get(named.name, ""))
         return
-    disabled = _disabled(here, found)
+    disabled = disabled_now(here.engine, found)
     if here.json:
-        print_json({"capabilities": [_told(one, disabled.get(one.name, "")) for one in found]})
+        print_json({"capabilities": [offer(one, disabled.get(one.name, "")) for one in found]})
     elif not found:
         note("no capabilities" + (f" with {' '.join(words)}; conductor capabilities lists all" if words else ""))
     else:
         stdout().print(table(("NAME", "RETRY", "EFFECTS", "NEEDS", ""), (_row(one, disabled.get(one.name, "")) for one in found)))
-
-
-def _disabled(here: Here, found: Sequence[Capability[..., Any]]) -> dict[str, str]:
-    """Which cannot be expected to work, and why. A need that nobody declares disables its capability, not the whole list."""
-    needy = {one.name: one.options.needs for one in found if one.options.needs}
-    try:
-        return dict(here.engine.needs.examine(needy))
-    except DeclarationError:
-        told = dict[str, str]()
-        for name, needs in needy.items():
-            try:
-                told |= here.engine.needs.examine({name: needs})
-            except DeclarationError as error:
-                told[name] = str(error)
-        return told
-
-
-def _told(found: Capability[..., Any], reason: str) -> dict[str, Any]:
-    return found.schema() | {"disabled": reason or None}
 
 
 def _row(found: Capability[..., Any], reason: str) -> tuple[str, ...]:
@@ -165,7 +145,7 @@ def _row(found: Capability[..., Any], reason: str) -> tuple[str, ...]:
 
 
 def _show(here: Here, found: Capability[..., Any], reason: str) -> None:
-    told = _told(found, reason)
+    told = offer(found, reason)
     if here.json:
         print_json(told)
         return

@@ -16,11 +16,11 @@ from conductor.cli.acting import actor
 from conductor.cli.finding import _NEWEST, Here
 from conductor.cli.render import SPAN, command, moment, note, print_json, print_text, short, span, stdout, styled, table
 from conductor.cli.values import read_json
-from conductor.errors import NotFailed, RunFinished, UnknownOperation
-from conductor.operations.read import Operation, OpFilter
+from conductor.errors import RunFinished, UnknownOperation
+from conductor.operations.acting import refuse_over
+from conductor.operations.read import ERROR_KINDS, STATUSES, Operation, OpFilter
 from conductor.operations.why import look, why
 from conductor.runs.read import RunView
-from conductor.state import OpState
 from conductor.store.listing import Ambiguous, find_run_by_prefix
 from conductor.store.operations import operations_by_time
 from conductor.store.reads import read_now
@@ -28,10 +28,7 @@ from conductor.store.reads import read_now
 __all__ = ["Verbs", "explain", "operation_id", "ops", "reach", "resolve"]
 
 
-_STATES = (*(state.value for state in OpState), "queued_retry", "queued_deferred_submit", "queued_scheduled_job")
-_KINDS = ("transient", "permanent", "unknown", "outcome_unknown", "effect_in_doubt")
 _ERROR = 100  # characters of an error in a list; `ops show` tells all of it
-_OVER = (OpState.COMPLETED, OpState.CANCELLED)
 
 op_argument = click.argument("op", metavar="OP")
 
@@ -113,9 +110,9 @@ ops = Verbs(
 
 
 @ops.verb("list", "List operations, newest first.")
-@click.option("--state", type=click.Choice(_STATES), help="Only operations in this state.")
+@click.option("--state", type=click.Choice(STATUSES), help="Only operations in this state.")
 @click.option("--capability", default="", help="Only operations of this capability.")
-@click.option("--error-kind", type=click.Choice(_KINDS), help="Only those whose last error was of this kind.")
+@click.option("--error-kind", type=click.Choice(ERROR_KINDS), help="Only those whose last error was of this kind.")
 @click.option("--session", default="", help="Only operations of this session.")
 @click.option("--older-than", type=SPAN, default=0.0, help="Only operations older than this: 10m, 2h, 7d.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many at most.")
@@ -221,9 +218,7 @@ def status(here: Here) -> None:
 def retry(here: Here, op: str, health_check: bool) -> None:
     """Replay an operation from its record. What waits is due now; what failed begins anew with a fresh budget."""
     found, _ = look(here.engine, operation_id(here, op))
-    if found.state in _OVER:
-        problem = f"operation {found.operation_id} is {found.state}; only one that failed or waits can be retried"
-        raise NotFailed(problem, run_id=found.operation_id, state=found.state)
+    refuse_over(found)
     _moved(here, here.conductor.retry_operation(found.operation_id, health_check=health_check, actor=actor()).to_json())
 
 

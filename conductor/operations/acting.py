@@ -8,21 +8,23 @@ from typing import TYPE_CHECKING, Any
 from conductor import codec
 from conductor.declare import registry
 from conductor.declare.operation import capability_of
-from conductor.errors import BadInput, NotHealthy, NotInDoubt, UnknownOperation
+from conductor.errors import BadInput, NotFailed, NotHealthy, NotInDoubt, UnknownOperation
 from conductor.operations.answers import Answer
 from conductor.operations.call import answer_of
-from conductor.operations.read import Place, place_of
+from conductor.operations.read import Operation, Place, place_of
 from conductor.runs.doubt import ABSENT, landed
 from conductor.runs.retry import resume_failed, retry_run
-from conductor.state import RunState
+from conductor.state import OpState, RunState
 from conductor.store import Cancelled
 
 if TYPE_CHECKING:
     from conductor.wiring import Engine
 
-__all__ = ["cancel", "resolve", "retry"]
+__all__ = ["cancel", "refuse_over", "resolve", "retry"]
 
 HealthCheck = Callable[[], Any]
+
+_OVER = (OpState.COMPLETED, OpState.CANCELLED)
 
 
 def retry(engine: Engine, operation_id: str, *, health_check: bool | HealthCheck = False, actor: str = "") -> Answer:
@@ -36,6 +38,13 @@ def retry(engine: Engine, operation_id: str, *, health_check: bool | HealthCheck
     elif engine.store.hasten(place.run.run_id, place.index, place.item) == "UNKNOWN":
         raise UnknownOperation(operation_id=operation_id, namespace=engine.store.namespace)
     return answer_of(engine, operation_id)
+
+
+def refuse_over(found: Operation) -> None:
+    """A person who asks to retry what has completed, or was cancelled, is told so. A program may ask again and gets the answer."""
+    if found.state in _OVER:
+        problem = f"operation {found.operation_id} is {found.state}; only one that failed or waits can be retried"
+        raise NotFailed(problem, run_id=found.operation_id, state=found.state)
 
 
 def _unhealthy(engine: Engine, place: Place, check: bool | HealthCheck) -> str:

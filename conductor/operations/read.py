@@ -37,10 +37,14 @@ if TYPE_CHECKING:
     from conductor.wiring import Engine
 
 __all__ = [
-    "EXHAUSTED", "OpFilter", "Operation", "Place", "find", "list_operations", "place_of", "read_operation", "status", "status_within",
+    "ERROR_KINDS", "EXHAUSTED", "STATUSES", "OpFilter", "Operation", "Place", "find", "list_operations", "place_of", "read_operation",
+    "status", "status_within",
 ]
 
 EXHAUSTED = ("retries_exhausted", "retry_age_exceeded")
+STATUSES = (*(state.value for state in OpState), *(f"queued_{reason}" for reason in QueueReason))
+"""What lists can be filtered by: states, and what a queued one is queued as."""
+ERROR_KINDS = ("transient", "permanent", "unknown", "outcome_unknown", "effect_in_doubt")
 _UNDO = ":undo"
 _COUNTED = 10_000
 _STATES = {

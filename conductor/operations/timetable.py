@@ -6,6 +6,7 @@ twice is doing it once, and says so.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from conductor.codec import check_text
@@ -20,28 +21,35 @@ if TYPE_CHECKING:
 
 __all__ = ["drop", "find_schedule", "last_ticks", "list_schedules", "pause", "read_job", "resume", "schedule_json", "session_of"]
 
+Sees = Callable[[str], bool]
+"""Whether what belongs to a session exists for whoever asks."""
 _TICKS = 10
 _REASON = 1024
 
 
-def list_schedules(engine: Engine) -> list[dict[str, Any]]:
+def _everything(_session: str) -> bool:
+    return True
+
+
+def list_schedules(engine: Engine, sees: Sees = _everything) -> list[dict[str, Any]]:
     """All schedules with their next and last ticks, by name. One that is dropped meanwhile is left out."""
     found = engine.store.jobs()
     lost = orphans(engine, found)
-    whole = (engine.store.job(one.name) for one in found)
+    whole = (engine.store.job(one.name) for one in found if sees(session_of(one)))
     return [schedule_json(one, one.name in lost) for one in whole if one is not None]
 
 
-def find_schedule(engine: Engine, name: str) -> JobRecord:
-    """One schedule with its last ticks, or UnknownSchedule."""
+def find_schedule(engine: Engine, name: str, sees: Sees = _everything) -> JobRecord:
+    """One schedule with its last ticks, or UnknownSchedule, which names those the caller sees."""
     found = engine.store.job(name)
-    if found is None:
-        raise _unknown(engine, name)
+    if found is None or not sees(session_of(found)):
+        raise _unknown(engine, name, sees)
     return found
 
 
-def _unknown(engine: Engine, name: str) -> UnknownSchedule:
-    return UnknownSchedule(name=name, known=", ".join(one.name for one in engine.store.jobs()) or "none")
+def _unknown(engine: Engine, name: str, sees: Sees = _everything) -> UnknownSchedule:
+    known = (one.name for one in engine.store.jobs() if sees(session_of(one)))
+    return UnknownSchedule(name=name, known=", ".join(known) or "none")
 
 
 def read_job(record: JobRecord) -> Job | None:
