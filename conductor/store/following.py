@@ -7,7 +7,7 @@ here and told as a `gap`; who follows then looks at everything once more. So not
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,9 @@ from conductor.store.notices import _PAGE, _client, _entries, last_notice
 from conductor.store.reads import Source
 from conductor.store.sessions import in_key
 
-__all__ = ["Arrivals", "Head", "LogPage", "News", "inbox_home", "marks", "read_arrivals", "read_heads", "read_log", "read_news"]
+__all__ = [
+    "Head", "LogPage", "News", "inbox_home", "marks", "newest_arrivals", "place_of", "read_arrivals", "read_heads", "read_log", "read_news",
+]
 
 _STATE = ("st", "g")
 _HEAD = (*_STATE, "wy", "w", "s", "qr")
@@ -52,22 +54,38 @@ def _order(place: str) -> tuple[int, int]:
     return int(ms or 0), int(number or 0)
 
 
-Arrivals = Mapping[str, str]
-"""Sessions whose inbox has a message behind the place that was asked for; the place of the first."""
-
-
 def inbox_home(source: Source, session: str) -> int:
     """The partition in which a session's inbox is."""
     return home_of_name(session, source.partitions)
 
 
-def read_arrivals(source: Source, partition: int, places: Mapping[str, str], timeout: float) -> Arrivals:
-    """Block until one of several inboxes of a partition has a message behind its place, `timeout` seconds at most."""
+def read_arrivals(source: Source, partition: int, places: Mapping[str, str], timeout: float) -> list[str]:
+    """Block until one of several inboxes of a partition has a message behind its place, `timeout` seconds at most; tells which have."""
     keys = {source.keys.of(partition, f"inbox:{in_key(session)}"): session for session in places}
     wanted = {key: places[session] for key, session in keys.items()}
     # One message each: it wakes who reads the inbox, and may be large.
     reply: Any = _client(source).xread(wanted, count=1, block=max(1, int(timeout * 1000)))
-    return {keys[key]: entries[0][0] for key, entries in _streams(reply) if entries}
+    return [keys[key] for key, entries in _streams(reply) if entries]
+
+
+def newest_arrivals(source: Source, sessions: Iterable[str]) -> dict[str, str]:
+    """For each of several sessions the place of the last message its inbox was given, acknowledged or not."""
+    asked = list(sessions)
+    pipe = _client(source).pipeline(transaction=False)
+    for session in asked:
+        pipe.zrevrange(_ids(source, session), 0, 0, withscores=True)
+    replies = pipe.execute() if asked else []
+    return {session: f"{int(found[0][1])}-0" if found else "0-0" for session, found in zip(asked, replies, strict=True)}
+
+
+def place_of(source: Source, session: str, message_id: str) -> str:
+    """The place that a message has, or had, in an inbox; empty if the inbox was never given it, or has forgotten."""
+    found = source.client().zscore(_ids(source, session), message_id)
+    return "" if found is None else f"{int(found)}-0"
+
+
+def _ids(source: Source, session: str) -> str:
+    return source.keys.of(inbox_home(source, session), f"inbox:{in_key(session)}:ids")
 
 
 def _streams(reply: Any) -> Iterator[tuple[str, Any]]:
@@ -144,7 +162,7 @@ def marks(source: Source, run_ids: Sequence[str], sessions: Sequence[str]) -> li
         pipe.llen(source.keys.run(run_id, "log"))
         pipe.hmget(source.keys.run(run_id), list(_STATE))
     for session in sessions:
-        pipe.zrevrange(source.keys.of(inbox_home(source, session), f"inbox:{in_key(session)}:ids"), 0, 0, withscores=True)
+        pipe.zrevrange(_ids(source, session), 0, 0, withscores=True)
     replies = pipe.execute() if run_ids or sessions else []
     cut = 2 * len(run_ids)
     return [(replies[at], tuple(replies[at + 1])) for at in range(0, cut, 2)] + [str(found) for found in replies[cut:]]
