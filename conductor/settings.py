@@ -95,6 +95,13 @@ class Settings(BaseSettings):
     blobs: Any = Field(None, description="store of large values: file:///directory, or an object with put, get and delete")
     blob_threshold_bytes: int = Field(65_536, ge=1024, description="a larger value goes to the blob store, where there is one")
 
+    service_host: str = Field("127.0.0.1", min_length=1, description="where `conductor serve` listens; elsewhere than loopback only with a token")
+    service_port: int = Field(8440, ge=0, le=65_535, description="its port; 0: any free one")
+    service_max_body_bytes: int = Field(2_097_152, ge=1024, le=134_217_728, description="limit of one request's body")
+    service_body_seconds: float = Field(10, ge=0.05, le=600, description="how long a request's head, and then its body, may take to arrive")
+    service_max_connections: int = Field(1000, ge=1, le=100_000, description="more are answered 503")
+    service_trusted_proxies: str = Field("", description="addresses whose X-Forwarded-For and -Proto count, separated by commas")
+    service_login_hours: float = Field(12, gt=0, le=720, description="how long a browser stays logged in")
     stream_heartbeat_seconds: float = Field(15, ge=0.05, le=300, description="a stream of events that says nothing says so, so often")
     stream_idle_seconds: float = Field(3600, ge=0.1, description="a stream without an event for so long is closed; its reader comes back")
     stream_check_seconds: float = Field(15, ge=0.05, le=3600, description="how often a stream asks whether its reader may still read")

@@ -13,6 +13,10 @@ __all__ = ["Serving"]
 class Serving:
     """The door for those who have an ASGI server of their own."""
 
+    def import_code(self: Conductor) -> None:  # type: ignore[misc]
+        """Import what the app would import at a worker's start; once is enough, and is remembered by Python itself."""
+        self._import_modules("")
+
     def asgi(self: Conductor, *, auth: Any = None) -> Any:  # type: ignore[misc]
         """The HTTP service as an ASGI app: `app.mount("/conductor", conductor.asgi(auth=who))`. `auth` takes the request and gives a
         `Caller`, or None for nobody; without it the tokens of the store count."""

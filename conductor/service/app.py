@@ -4,30 +4,87 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
+from fastapi.routing import APIRoute
 
 from conductor import __version__
 from conductor.service import errors
-from conductor.service.access import Access
+from conductor.service.access import COOKIE, Access, Auth
+from conductor.service.keyring import Keyring
+from conductor.service.limits import BODY, Guard, Receive, Scope, Send
+from conductor.service.metrics import Metrics
+from conductor.service.recording import Recorder
+from conductor.service.replies import ERROR_SCHEMA, ERRORS
 
 if TYPE_CHECKING:
     from conductor.broker.conductor import Conductor
 
-__all__ = ["asgi"]
+__all__ = ["Service", "asgi"]
 
-_ROUTES = ("health", "runs", "events", "batches", "operations", "gates", "schedules", "sessions", "catalogue")
+# Runs first: routes are tried in order.
+_ROUTES = (
+    "runs", "moving", "listing", "health", "login", "events", "batches", "operations", "gates", "schedules", "sessions", "catalogue",
+)
+_NEEDS = {"listing": "conductor.runs.finding"}
 
 
-def asgi(conductor: Conductor, *, auth: Any = None) -> FastAPI:
+_TEXT = """Durable workflow runs over HTTP. Send `Authorization: Bearer TOKEN`. Every error is `{"error": {"code", "message", "hint"}}`.
+Every answer has the header `Conductor-Epoch`, which changes when the store was wiped or set back."""
+
+
+class Service(FastAPI):
+    """The framework's app inside our guard."""
+
+    guard: Guard
+
+    def openapi(self) -> dict[str, Any]:
+        """The document, with the form of errors and the ways to say who one is."""
+        if self.openapi_schema is None:
+            told = super().openapi()
+            parts = told.setdefault("components", {})
+            parts.setdefault("schemas", {})["Error"] = ERROR_SCHEMA
+            parts["securitySchemes"] = {
+                "token": {"type": "http", "scheme": "bearer"}, "login": {"type": "apiKey", "in": "cookie", "name": COOKIE},
+            }
+            told["security"] = [{"token": []}, {"login": []}]
+        return self.openapi_schema or {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["app"] = self
+        await self.guard(scope, receive, send)
+
+
+def asgi(conductor: Conductor, *, auth: Auth | None = None) -> Service:
     """The service as an ASGI app, to be run by `conductor serve` or mounted: `app.mount("/conductor", conductor.asgi(auth=who))`."""
-    app = FastAPI(title="Conductor", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
+    app = Service(title="Conductor", version=__version__, description=_TEXT, docs_url=None, redoc_url=None, openapi_url=None)
+    store = conductor.engine.store
     app.state.conductor = conductor
-    app.state.access = Access()
+    app.state.access = Access(Keyring(store), auth)
+    app.state.recorder = Recorder(store, BODY)
+    app.state.metrics = Metrics(conductor.engine, app.state.recorder)
+    app.guard = Guard(super(Service, app).__call__, app.state.access, conductor.settings, app.state.recorder)
     errors.install(app)
     for name in _ROUTES:
         module = f"conductor.service.routes.{name}"
-        if importlib.util.find_spec(module):
-            app.include_router(importlib.import_module(module).router)
+        if importlib.util.find_spec(module) and importlib.util.find_spec(_NEEDS.get(name, module)):
+            _include(app, importlib.import_module(module).router)
     return app
+
+
+def _include(app: Service, router: APIRouter) -> None:
+    """The routes themselves, in one flat list: an included router would be one more thing that each request walks through."""
+    for route in _within(router):
+        route.responses = {**ERRORS, **route.responses}
+        route.status_code = route.status_code or 200  # the document cannot tell it from a response class of our own
+    app.router.routes.extend(router.routes)
+
+
+def _within(router: APIRouter) -> Iterator[APIRoute]:
+    for route in router.routes:
+        if isinstance(route, APIRoute):
+            yield route
+        elif inner := getattr(route, "original_router", None):
+            yield from _within(inner)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import traceback
 import uuid
 from collections.abc import Mapping
 from typing import Any
@@ -17,11 +18,12 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from conductor.errors import ConductorError, StoreUnreachable, redact
+from conductor.errors import BadInput, ConductorError, StoreUnreachable, redact
 from conductor.store.notices import Unreachable
 
 __all__ = [
-    "BadJson", "Forbidden", "Refusal", "TooManyFailures", "Unauthenticated", "UnknownFilter", "error_response", "install", "status_of",
+    "BadJson", "Forbidden", "Refusal", "TooLarge", "TooManyFailures", "TooSlow", "Unauthenticated", "UnknownFilter",
+    "UnsupportedMediaType", "error_response", "install", "status_of", "unexpected",
 ]
 
 logger = logging.getLogger(__name__)
@@ -179,8 +181,6 @@ def bad_request(error: RequestValidationError) -> ConductorError:
     problem = str(first["msg"])
     if place == "query":
         return UnknownFilter(problem=f"parameter {field}: {problem}", field=field)
-    from conductor.errors import BadInput
-
     return BadInput(what="request", field=field[:200], problem=problem)
 
 
@@ -193,9 +193,13 @@ def _http(_request: Request, error: Exception) -> Response:
 
 
 def _unexpected(_request: Request, error: Exception) -> Response:
+    return unexpected(error)
+
+
+def unexpected(error: BaseException) -> Response:
     """A bug of ours: told by an id, because what it says may hold anything."""
     trouble = uuid.uuid4().hex[:12]
-    logger.error("request failed unexpectedly, error id %s: %s: %s", trouble, type(error).__name__, redact(str(error)))
+    logger.error("a request failed unexpectedly, error id %s\n%s", trouble, redact("".join(traceback.format_exception(error))))
     return render(500, "internal_error", f"something went wrong here, error id {trouble}", "The service's log says more under this id.")
 
 

@@ -90,6 +90,9 @@ CATALOGUE: tuple[KeyKind, ...] = (
     KeyKind("notices", "stream", "every script that moves a run", "capped"),
     KeyKind("sweeps", "hash", "sweeps", "never"),
     KeyKind("workers", "hash", "workers", "pruned"),
+    KeyKind("tokens", "hash", "add_token", "a field when its token is forgotten"),
+    KeyKind("logins", "hash", "add_login", "a field with its logout, or the first login after its end"),
+    KeyKind("audit", "stream", "the service", "capped"),
     KeyKind("lock:.+", "string", "sweeps", "seconds"),
 )
 

@@ -1,0 +1,109 @@
+"""What was done through the service: an audit record for every change, and counts of requests for `/metrics`.
+
+A deed is recorded once it was done and before its caller is told, by one append. A start of a run is appended a moment later, with others:
+the run itself stands in the store with its session and key, and a start must cost no more than the start. A record that cannot be written
+is logged and never turns what was done into an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from starlette.concurrency import run_in_threadpool
+
+from conductor.errors import redact
+from conductor.service.access import CALLER
+from conductor.store.auditing import Deed
+
+if TYPE_CHECKING:
+    from conductor.store import Store
+
+__all__ = ["Recorder"]
+
+logger = logging.getLogger(__name__)
+
+_LATER = ("POST /v1/runs", "POST /v1/submit")
+_PAUSE = 0.05
+_LONGEST = 500
+_NOT_DEEDS = ("POST /v1/login", "POST /v1/logout")
+
+
+class Recorder:
+    """Knows the store only to append to it."""
+
+    def __init__(self, store: Store, body_key: str) -> None:
+        self._store = store
+        self._body_key = body_key
+        self._waiting: queue.SimpleQueue[Deed] = queue.SimpleQueue()
+        self._writer: threading.Thread | None = None
+        self.counts: dict[tuple[str, str, int], tuple[int, float]] = {}
+
+    def around(self, scope: Any, send: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """A `send` that records the deed before the answer leaves."""
+
+        async def recorded(message: Any) -> None:
+            if message["type"] == "http.response.start" and message["status"] < 400 and CALLER in scope:
+                await self._record(scope, message)
+            await send(message)
+
+        return recorded
+
+    async def _record(self, scope: Any, message: Mapping[str, Any]) -> None:
+        action = f"{scope['method']} {_template(scope)}"
+        if action in _NOT_DEEDS:
+            return
+        body = scope.get(self._body_key)
+        reason = body.get("reason", "") if isinstance(body, dict) else ""
+        location = next((value.decode() for name, value in message.get("headers", ()) if name == b"location"), "")
+        deed = Deed(
+            scope[CALLER].actor, action, (location or scope["path"])[:_LONGEST], redact(str(reason))[:_LONGEST], message["status"])
+        if action in _LATER:
+            self._waiting.put(deed)
+            if self._writer is None:
+                self._writer = threading.Thread(target=self._write, name="conductor-audit", daemon=True)
+                self._writer.start()
+        else:
+            await run_in_threadpool(self._append, [deed])
+
+    def _write(self) -> None:
+        while True:
+            first = self._waiting.get()
+            time.sleep(_PAUSE)  # what comes meanwhile goes with it
+            self._append([first, *self._rest()])
+
+    def _rest(self) -> Iterator[Deed]:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                yield self._waiting.get_nowait()
+
+    def close(self) -> None:
+        """Write what is left, because this process is to end."""
+        if rest := list(self._rest()):
+            self._append(rest)
+
+    def _append(self, deeds: list[Deed]) -> None:
+        try:
+            self._store.record(deeds)
+        except Exception as error:
+            why = type(error).__name__
+            for deed in deeds:
+                logger.warning("not recorded (%s): %s did %s to %s: %r", why, deed.actor, deed.action, deed.target, deed.reason)
+
+    def count(self, scope: Any, status: int, seconds: float) -> None:
+        """By route as it is declared, never as it was asked for: what callers send is no label."""
+        place = (scope["method"] if scope["method"] in _METHODS else "other", _template(scope), status)
+        number, total = self.counts.get(place, (0, 0.0))
+        self.counts[place] = (number + 1, total + seconds)
+
+
+_METHODS = frozenset({"GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH"})
+
+
+def _template(scope: Any) -> str:
+    return str(getattr(scope.get("route"), "path", "unmatched"))
