@@ -1,0 +1,163 @@
+"""Each call as the request it is: which route, which body, and whether it may be sent twice. Values only.
+
+A start, a submit and a call always carry a key, one of our own if the caller gives none, and a signal always an id: when the reply is lost,
+sending it again finds what the first one did.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+from urllib.parse import quote
+
+from conductor.client.asking import Request
+
+__all__ = [
+    "acknowledge", "act", "advance", "batch", "batch_state", "call", "cancel", "events", "fork", "inbox", "listed", "one_operation",
+    "operations", "outcome", "plain", "retry", "runs", "show", "signal", "start", "submit",
+]
+
+_MARGIN = 15.0  # a worker's answer has a way to go
+
+
+def _path(*parts: str) -> str:
+    """A path of which no part can name another route."""
+    return "/v1/" + "/".join(quote(part, safe="") for part in parts)
+
+
+def _own_key() -> str:
+    return f"auto-{uuid.uuid4().hex}"
+
+
+def _plain(value: Any) -> Any:
+    """Times and durations as the service reads them."""
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    return value.model_dump(mode="json") if hasattr(value, "model_dump") else value
+
+
+def _given(**values: Any) -> dict[str, Any]:
+    """What was said, without what was not."""
+    return {name: _plain(value) for name, value in values.items() if value is not None}
+
+
+def _query(filters: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: str(value).lower() if isinstance(value, bool) else value for name, value in _given(**filters).items()}
+
+
+def start(workflow: str, input: Any, key: str | None, options: Mapping[str, Any]) -> Request:
+    """Start a run."""
+    body = {"workflow": workflow, "input": _plain(input), **_given(key=key, **options)}
+    return Request("POST", "/v1/runs", body=body, headers={"Idempotency-Key": key or _own_key()})
+
+
+def runs(filters: Mapping[str, Any], cursor: str | None) -> Request:
+    """One page of runs."""
+    return Request("GET", "/v1/runs", query=_query({**filters, "cursor": cursor}))
+
+
+def show(run_id: str, values: bool = False) -> Request:
+    """One run, step by step."""
+    return Request("GET", _path("runs", run_id), query=_query({"values": values or None}))
+
+
+def outcome(run_id: str, seconds: float = 20.0) -> Request:
+    """How a run stands."""
+    return Request("GET", _path("runs", run_id, "outcome"), seconds=seconds)
+
+
+def events(run_id: str, after: int) -> Request:
+    """The stream of a run's events."""
+    headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
+    return Request("GET", _path("runs", run_id, "events"), query={"after": after}, headers=headers)
+
+
+def act(run_id: str, verb: str, **said: Any) -> Request:
+    """Pause, resume: saying it twice is saying it once."""
+    return Request("POST", _path("runs", run_id, verb), body=_given(**said))
+
+
+def cancel(run_id: str, reason: str, terminate: bool, compensate: bool, seconds: float = 20.0) -> Request:
+    """Cancelling again changes nothing and says so."""
+    body = _given(reason=reason, terminate=terminate or None, compensate=compensate or None)
+    return Request("POST", _path("runs", run_id, "cancel"), body=body, seconds=seconds)
+
+
+def signal(run_id: str, name: str, value: Any, id: str) -> Request:
+    """The same id again is no news."""
+    return Request("POST", _path("runs", run_id, "signal"), body={"name": name, "value": _plain(value), "id": id or _own_key()})
+
+
+def advance(run_id: str, step: str, result: Any) -> Request:
+    """The same answer again gets the same reply."""
+    return Request("POST", _path("runs", run_id, "advance"), body={"step": step, "result": _plain(result)})
+
+
+def retry(run_id: str) -> Request:
+    """A second retry is refused if the first was taken, so a lost reply must be looked into."""
+    look = f"does `conductor show {run_id}` show a new generation?"
+    return Request("POST", _path("runs", run_id, "retry"), body={}, repeatable=False, look=look)
+
+
+def fork(run_id: str, from_: str, changes: Mapping[str, Any]) -> Request:
+    """A fork has no key: sent twice it would be two runs."""
+    body = {"from": from_, "changes": _given(**changes)}
+    return Request("POST", _path("runs", run_id, "fork"), body=body, repeatable=False, look="does `conductor runs` list a new one?")
+
+
+def batch(action: str, where: Mapping[str, Any], reason: str, dry_run: bool, rate: float | None) -> Request:
+    """An action on all runs a filter finds."""
+    body = {"action": action, "where": _given(**where), "dry_run": dry_run, **_given(reason=reason or None, rate=rate)}
+    return Request("POST", "/v1/batches", body=body, repeatable=dry_run, look=f"do the runs still stand as before the {action}?")
+
+
+def batch_state(batch_id: str) -> Request:
+    """How far a batch is."""
+    return Request("GET", _path("batches", batch_id))
+
+
+def call(capability: str, params: Any, session: str | None, key: str | None, timeout: float) -> Request:
+    """Run a capability on a worker and wait."""
+    body = {"capability": capability, "params": _plain(params), "key": key or _own_key(), "timeout": timeout, **_given(session=session)}
+    return Request("POST", "/v1/call", body=body, seconds=timeout + _MARGIN)
+
+
+def submit(capability: str, params: Any, session: str | None, key: str | None, queue: str | None, priority: int | None) -> Request:
+    """Queue a capability for a worker."""
+    more = _given(session=session, queue=queue, priority=priority)
+    return Request("POST", "/v1/submit", body={"capability": capability, "params": _plain(params), "key": key or _own_key(), **more})
+
+
+def one_operation(operation_id: str) -> Request:
+    """One operation."""
+    return Request("GET", _path("operations", operation_id))
+
+
+def operations(filters: Mapping[str, Any]) -> Request:
+    """Operations, newest first."""
+    return Request("GET", "/v1/operations", query=_query(filters))
+
+
+def inbox(session: str, after: str, limit: int) -> Request:
+    """A session's messages, oldest first."""
+    return Request("GET", _path("sessions", session, "inbox"), query=_given(after=after or None, limit=limit))
+
+
+def acknowledge(session: str, message_id: str) -> Request:
+    """Take a message out of the inbox."""
+    return Request("POST", _path("sessions", session, "inbox", message_id, "ack"), body={})
+
+
+def plain(method: str, path: str, body: Mapping[str, Any] | None, query: Mapping[str, Any]) -> Request:
+    """Any other route. A POST is not sent twice."""
+    may = method.upper() in ("GET", "HEAD", "PUT", "DELETE")
+    return Request(method.upper(), path, query=_query(query), body=body, repeatable=may, look=f"what does GET {path} say?")
+
+
+def listed(told: Any, name: str) -> list[dict[str, Any]]:
+    """The rows of an answer."""
+    return list(told.get(name) or []) if isinstance(told, Mapping) else []
