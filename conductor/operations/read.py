@@ -5,6 +5,7 @@ Nothing here changes anything. Lists never load parameters or results.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from conductor import codec
 from conductor.declare.context import key_of
 from conductor.declare.operation import capability_of
 from conductor.errors import UnknownOperation
-from conductor.ids import is_run_id
+from conductor.ids import is_run_id, partition_of
 from conductor.records import Graph, Node, NodeKind, QueueReason
 from conductor.state import OpState, StepState
 from conductor.store.indexes import scores
@@ -47,6 +48,7 @@ STATUSES = (*(state.value for state in OpState), *(f"queued_{reason}" for reason
 ERROR_KINDS = ("transient", "permanent", "unknown", "outcome_unknown", "effect_in_doubt")
 _UNDO = ":undo"
 _COUNTED = 10_000
+_ITEM = re.compile(r"[0-9]{1,9}\Z")  # `isdigit` also takes digits that are no numbers
 _STATES = {
     StepState.RUNNING: OpState.RUNNING, StepState.COMPLETED: OpState.COMPLETED, StepState.SKIPPED: OpState.COMPLETED,
     StepState.FAILED: OpState.FAILED, StepState.CANCELLED: OpState.CANCELLED,
@@ -135,7 +137,8 @@ def place_of(engine: Engine, operation_id: str) -> Place:
     """Where it is: a stand-alone operation by its id, a step by `run:step[:item]`. UnknownOperation if it is nowhere."""
     store = engine.store
     run_id, _, rest = operation_id.partition(":")
-    run = read_run(store, run_id) if is_run_id(run_id) else None
+    # An id names its partition, and one that somebody made up may name one that this store does not have.
+    run = read_run(store, run_id) if is_run_id(run_id) and partition_of(run_id) < store.partitions else None
     if run is None or bool(run.queue_reason) == bool(rest):
         raise UnknownOperation(operation_id=operation_id, namespace=store.namespace)
     graph = read_graph(store, run.partition, run.graph)
@@ -146,7 +149,7 @@ def place_of(engine: Engine, operation_id: str) -> Place:
     index = graph.index_of(f"{name}{undo}")
     of = graph.nodes[index].undoes if index is not None and undo else index
     is_each = of is not None and graph.nodes[of].kind is NodeKind.EACH
-    if index is None or (item and not (item.isdigit() and is_each)):
+    if index is None or (item and not (_ITEM.match(item) and is_each)):
         raise UnknownOperation(operation_id=operation_id, namespace=store.namespace)
     return Place(run, graph, index, int(item) if item else None)
 

@@ -36,4 +36,5 @@ class Query(BaseModel):
 
 Word = Annotated[str, Field(max_length=1024)]
 Limit = Annotated[int, Field(ge=1, le=1000, description="how many at most")]
+# A bound of a field of its own does not count beside one that stands here.
 Seconds = Annotated[float, Field(ge=0, le=10**9)]
