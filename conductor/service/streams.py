@@ -88,9 +88,19 @@ class Hub:
         self._comparing: asyncio.Task[None] | None = None
 
     @property
+    def open(self) -> int:
+        """How many streams there are."""
+        return self._streams.total()
+
+    @property
+    def listening(self) -> int:
+        """How many threads wait in the store."""
+        return len(self._listeners)
+
+    @property
     def apart(self) -> float:
         """Seconds between two rings of a topic: the more streams there are, the more each ring costs."""
-        return _APART + _APART_PER_STREAM * self._streams.total()
+        return _APART + _APART_PER_STREAM * self.open
 
     def in_thread(self, read: Callable[..., T], *args: Any) -> asyncio.Future[T]:
         """A read of the store, off the loop."""
@@ -102,7 +112,7 @@ class Hub:
         settings = self.engine.settings
         if self._streams[actor] >= settings.streams_per_caller:
             raise TooManyStreams(who=actor, limit=settings.streams_per_caller)
-        if self._streams.total() >= settings.streams_total:
+        if self.open >= settings.streams_total:
             raise TooManyStreams(who="this process", limit=settings.streams_total)
         self._streams[actor] += 1
         try:

@@ -82,13 +82,20 @@ def run_events(
 def _read(request: Request, run_id: str, wanted: str, field: str, limit: int) -> tuple[int, HistoryPage]:
     """The place that is wanted, checked against what the run has, and what stands behind it."""
     place = _number(wanted, field)
-    page = histories_of(request.app).page(run_id, _NOWHERE if place is None else place, limit)
-    if page is None:
-        raise UnknownRun(run_id=run_id, namespace=request.app.state.conductor.settings.namespace)
-    if place is not None and place > page.total:
+    if place is None:
+        place = _page(request, run_id, _NOWHERE, 1).total
+    page = _page(request, run_id, place, limit)
+    if place > page.total:
         problem = f"run {run_id} has {page.total} events, so {place} is none of them; begin again with after=0"
         raise BadInput(what="request", field=field, problem=problem)
-    return page.total if place is None else place, page
+    return place, page
+
+
+def _page(request: Request, run_id: str, after: int, limit: int) -> HistoryPage:
+    page = histories_of(request.app).page(run_id, after, limit)
+    if page is None:
+        raise UnknownRun(run_id=run_id, namespace=request.app.state.conductor.settings.namespace)
+    return page
 
 
 def _number(text: str, field: str) -> int | None:
