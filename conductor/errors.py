@@ -18,10 +18,11 @@ __all__ = [
     "NotFailed",
     "NotHealthy", "NotInDoubt", "NotWaiting", "OperationFailed", "OperationPending", "OutcomeUnknown", "PartialEffects",
     "PayloadMismatch", "PermanentError", "ResultExpired", "RetryAfter", "RunCancelled", "RunFailed", "RunFinished", "RunQueued",
-    "SettingsError", "SoftFailure", "StaleAttempt", "StepTimeout", "StoreFull", "StoreUnreachable", "TooManySignals", "TransientError",
+    "ServerNotInstalled", "SettingsError", "SoftFailure", "StaleAttempt", "StepTimeout", "StoreFull", "StoreUnreachable",
+    "TooManySignals", "TransientError",
     "UnknownCapability", "UnknownFormat", "UnknownKey", "UnknownLane", "UnknownLimit", "UnknownMessage", "UnknownOperation",
-    "UnknownRun", "UnknownSchedule", "UnknownSession", "UnknownSignal", "UnknownStep", "UnknownWorkflow", "UnsafeServer",
-    "ValueTooLarge", "WaitOver", "WaitTimeout", "WhenFailed", "redact",
+    "UnknownRun", "UnknownSchedule", "UnknownSession", "UnknownSignal", "UnknownStep", "UnknownToken", "UnknownWorkflow",
+    "UnsafeServer", "ValueTooLarge", "WaitOver", "WaitTimeout", "WhenFailed", "redact",
 ]
 
 ErrorKind = Literal["transient", "permanent", "unknown"]
@@ -31,12 +32,13 @@ _SECRETS = re.compile(
     r"""(?i)\b((?:[\w-]*(?:password|passwd|secret|token|api[_-]?key|apikey|access[_-]?key|private[_-]?key))|authorization)\b"""
     r"""(["']?\s*[=:]\s*["']?)(?:(?:bearer|basic)\s+)?[^\s"',;&)}]+"""
 )
+_TOKEN = re.compile(r"\bcdr_[A-Za-z0-9_-]{8,}")  # of our own service
 _WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 def redact(text: str) -> str:
-    """Take user names and passwords out of every URL in `text`, and what is written behind words such as `password=` and `token:`."""
-    return _SECRETS.sub(r"\1\2***", _CREDENTIALS.sub(r"\1***@", text))
+    """Take user names and passwords out of every URL in `text`, our own tokens, and what stands behind words such as `password=`."""
+    return _SECRETS.sub(r"\1\2***", _CREDENTIALS.sub(r"\1***@", _TOKEN.sub("cdr_***", text)))
 
 
 class _Blanks(dict[str, Any]):
@@ -228,6 +230,14 @@ class NoArchive(ConductorError):
 
 class ArchiveNotInstalled(ConductorError):
     """the archive needs {package}, which is not installed here; install it with: pip install 'celery-conductor[{extra}]'"""
+
+
+class ServerNotInstalled(ConductorError):
+    """the HTTP service needs {package}, which is not installed here; install it with: pip install 'celery-conductor[server]'"""
+
+
+class UnknownToken(ConductorError):
+    """unknown token {name!r}; `conductor tokens` lists them"""
 
 
 class ArchiveUnreachable(ConductorError):

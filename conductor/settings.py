@@ -95,7 +95,7 @@ class Settings(BaseSettings):
     blobs: Any = Field(None, description="store of large values: file:///directory, or an object with put, get and delete")
     blob_threshold_bytes: int = Field(65_536, ge=1024, description="a larger value goes to the blob store, where there is one")
 
-    service_host: str = Field("127.0.0.1", min_length=1, description="where `conductor serve` listens; elsewhere than loopback only with a token")
+    service_host: str = Field("127.0.0.1", min_length=1, description="where `conductor serve` listens; off loopback only with a token")
     service_port: int = Field(8440, ge=0, le=65_535, description="its port; 0: any free one")
     service_max_body_bytes: int = Field(2_097_152, ge=1024, le=134_217_728, description="limit of one request's body")
     service_body_seconds: float = Field(10, ge=0.05, le=600, description="how long a request's head, and then its body, may take to arrive")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from conductor.errors import ServerNotInstalled
+
 if TYPE_CHECKING:
     from conductor.broker.conductor import Conductor
 
@@ -23,10 +25,7 @@ class Serving:
         try:
             from conductor.service import asgi
         except ModuleNotFoundError as error:
-            from conductor.errors import SettingsError
-
             if error.name not in ("fastapi", "starlette", "prometheus_client"):
                 raise
-            problem = f"it needs {error.name}, which is not installed here; install it with: pip install 'celery-conductor[server]'"
-            raise SettingsError(setting="conductor.asgi()", problem=problem) from None
+            raise ServerNotInstalled(package=error.name) from None
         return asgi(self, auth=auth)

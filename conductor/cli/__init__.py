@@ -21,7 +21,7 @@ from click.core import ParameterSource
 from conductor import __version__
 from conductor.cli import exits
 from conductor.cli.finding import Here
-from conductor.errors import ConductorError, NotAvailableYet, StoreUnreachable, redact
+from conductor.errors import ConductorError, StoreUnreachable, redact
 
 __all__ = ["group", "main"]
 
@@ -31,10 +31,9 @@ _MODULES = {
     "reading": ("runs", "show", "why", "queues", "graph"), "following": ("watch", "events"),
     "keeping": ("sweeper", "purge"), "checking": ("fsck", "check", "doctor"), "calling": ("call", "submit", "capabilities"),
     "operating": ("ops", "resolve"), "sessions": ("inbox", "grant", "revoke"), "scheduling": ("schedules",),
-    "archive": ("archive",), "recovering": ("recover",), "gates": ("lanes", "limits"),
+    "archive": ("archive",), "recovering": ("recover",), "gates": ("lanes", "limits"), "serving": ("serve", "tokens"),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
-_LATER = ("serve",)
 _JSON = "conductor.json"
 
 
@@ -57,8 +56,6 @@ class _Commands(click.Group):
             return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] in _LATER:
-            raise NotAvailableYet(where=f"conductor {args[0]}", what="this command")
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:

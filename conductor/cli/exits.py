@@ -5,7 +5,7 @@
 | 0 | done; for `watch` and `--wait`: the run completed |
 | 1 | refused or failed; for `watch` and `--wait`: the run failed or was cancelled |
 | 2 | wrong usage: an unknown option, an ambiguous id, no app |
-| 3 | not found: no such run, step, signal, workflow, operation, capability, message or schedule, or it has been purged |
+| 3 | not found: no such run, step, signal, workflow, operation, capability, message, schedule or token, or it has been purged |
 | 4 | the store cannot be reached |
 | 5 | the time to wait is over; the run goes on |
 | 6 | `fsck`, `check`, `doctor`, or the check before `dev`, looked and found something wrong |
@@ -29,6 +29,7 @@ from conductor.errors import (
     UnknownSchedule,
     UnknownSignal,
     UnknownStep,
+    UnknownToken,
     UnknownWorkflow,
 )
 
@@ -39,7 +40,7 @@ OK, FAILED, USAGE, NOT_FOUND, UNREACHABLE, TIMED_OUT, FOUND_WRONG, QUEUED, INTER
 _CODES: dict[type[ConductorError], int] = {
     UnknownRun: NOT_FOUND, UnknownStep: NOT_FOUND, UnknownWorkflow: NOT_FOUND, ResultExpired: NOT_FOUND, StoreUnreachable: UNREACHABLE,
     GetTimeout: TIMED_OUT, UnknownOperation: NOT_FOUND, UnknownCapability: NOT_FOUND, UnknownMessage: NOT_FOUND, UnknownSchedule: NOT_FOUND,
-    UnknownSignal: NOT_FOUND, UnknownLane: NOT_FOUND, UnknownLimit: NOT_FOUND,
+    UnknownSignal: NOT_FOUND, UnknownLane: NOT_FOUND, UnknownLimit: NOT_FOUND, UnknownToken: NOT_FOUND,
 }
 
 

@@ -130,7 +130,7 @@ class Access:
 
 
 def as_caller(token: Token) -> Caller:
-    return Caller(f"token:{token.name}", token.scopes, token.sessions)
+    return Caller(token.name, token.scopes, token.sessions)
 
 
 def csrf_of(secret: str) -> str:

@@ -12,7 +12,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from starlette.concurrency import run_in_threadpool
@@ -29,7 +29,7 @@ __all__ = ["Recorder"]
 logger = logging.getLogger(__name__)
 
 _LATER = ("POST /v1/runs", "POST /v1/submit")
-_PAUSE = 0.05
+_PAUSE, _GRACE = 0.05, 5.0
 _LONGEST = 500
 _NOT_DEEDS = ("POST /v1/login", "POST /v1/logout")
 
@@ -40,7 +40,7 @@ class Recorder:
     def __init__(self, store: Store, body_key: str) -> None:
         self._store = store
         self._body_key = body_key
-        self._waiting: queue.SimpleQueue[Deed] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[Deed | None] = queue.SimpleQueue()
         self._writer: threading.Thread | None = None
         self.counts: dict[tuple[str, str, int], tuple[int, float]] = {}
 
@@ -72,20 +72,22 @@ class Recorder:
             await run_in_threadpool(self._append, [deed])
 
     def _write(self) -> None:
-        while True:
-            first = self._waiting.get()
+        deed = self._waiting.get()
+        while deed is not None:
             time.sleep(_PAUSE)  # what comes meanwhile goes with it
-            self._append([first, *self._rest()])
-
-    def _rest(self) -> Iterator[Deed]:
-        with contextlib.suppress(queue.Empty):
-            while True:
-                yield self._waiting.get_nowait()
+            deeds = [deed]
+            with contextlib.suppress(queue.Empty):
+                while (deed := self._waiting.get_nowait()) is not None:
+                    deeds.append(deed)
+            self._append(deeds)
+            deed = None if deed is None else self._waiting.get()
 
     def close(self) -> None:
         """Write what is left, because this process is to end."""
-        if rest := list(self._rest()):
-            self._append(rest)
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            self._waiting.put(None)
+            writer.join(_GRACE)
 
     def _append(self, deeds: list[Deed]) -> None:
         try:

@@ -30,7 +30,7 @@ def _error(code: str, message: str, hint: str) -> dict[str, Any]:
 ERRORS: Responses = {
     400: _error("bad_json", "the body is not JSON: Expecting value at character 0", "Send one JSON value in UTF-8."),
     401: _error("unauthenticated", "this request names nobody: there is no token in it", "Send the header Authorization: Bearer TOKEN."),
-    403: _error("forbidden", "this needs scope write; token:ci has read", "`conductor tokens list` shows which scopes a token has."),
+    403: _error("forbidden", "this needs scope write; ci has read", "`conductor tokens list` shows which scopes a token has."),
     404: _error("unknown_run", "unknown run 0190…: no such run in namespace shop", "Ids come from the service's own answers."),
     409: _error("conflict", "the run has moved on", "Look at it again, then repeat."),
     413: _error("too_large", "the body is larger than 2097152 bytes", "Keep large values outside and send a reference to them."),

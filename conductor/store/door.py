@@ -73,6 +73,10 @@ class Door:
         self.offload_above = OFFLOAD_ABOVE  # bytes; a larger value goes to the blob store, where this process has one
         self.admit: Callable[[], None] = lambda: None  # asked before a start; raises where no work may be accepted
 
+    def give_up_after(self, seconds: float) -> None:
+        """How long a change waits for a server that is away; a thread that has made one keeps its patience."""
+        self._patience = seconds
+
     def offloaded(self, run_id: str, what: str, payload: str) -> str:
         """The payload, or a reference to it in the blob store if it is large; the blob is durable when this returns."""
         return offload(payload, f"{self.namespace}/{run_id}/{what}", self.offload_above)

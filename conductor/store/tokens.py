@@ -77,7 +77,7 @@ class TokenVerbs(Door):
         """Make a token that lasts `expires_ms` from now, 0 for ever. Its text is given here and never again."""
         _check_name(name)
         chosen, bound = _scopes(scopes), _sessions(sessions)
-        now, secret = self._ms(), _PREFIX + secrets.token_urlsafe(32)
+        now, secret = self.clock(), _PREFIX + secrets.token_urlsafe(32)
         token = Token(name, digest(secret), chosen, bound, now, now + expires_ms if expires_ms else 0)
         self._command("tokens", [("HSETNX", self._key("tokens"), name, _line(token))])
         # Asked again because a lost answer was repeated: whose digest stands there has won.
@@ -101,7 +101,7 @@ class TokenVerbs(Door):
         if token is None:
             return False
         if not token.revoked_at:
-            ended = Token(name, token.digest, token.scopes, token.sessions, token.created_at, token.expires_at, self._ms())
+            ended = Token(name, token.digest, token.scopes, token.sessions, token.created_at, token.expires_at, self.clock())
             self._command("tokens", [("HSET", self._key("tokens"), name, _line(ended))])
         return True
 
@@ -111,7 +111,7 @@ class TokenVerbs(Door):
 
     def add_login(self, secret: str, login: Login) -> None:
         """Remember a browser; those whose time is over are forgotten on the way."""
-        now = self._ms()
+        now = self.clock()
         known: Any = self._client.hgetall(self._key("logins"))
         ends = sorted((int(line.rpartition(";")[2]), place) for place, line in known.items())
         over = [place for end, place in ends if end <= now] + [place for _, place in ends[: max(0, len(ends) - _LOGINS)]]
@@ -132,7 +132,8 @@ class TokenVerbs(Door):
     def _key(self, tail: str) -> str:
         return self.keys.of(0, tail)
 
-    def _ms(self) -> int:
+    def clock(self) -> int:
+        """The store's clock in ms."""
         seconds, micros = self._read("TIME")
         return int(seconds) * 1000 + int(micros) // 1000
 

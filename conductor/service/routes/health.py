@@ -21,7 +21,7 @@ __all__ = ["router"]
 router = APIRouter(tags=["health"])
 
 _DEED = {
-    "at": 1_753_000_000_000, "id": "1753000000000-0", "actor": "token:ci", "action": "POST /v1/runs/{run_id}/cancel",
+    "at": 1_753_000_000_000, "id": "1753000000000-0", "actor": "ci", "action": "POST /v1/runs/{run_id}/cancel",
     "target": "/v1/runs/01908f2e-7c1a-7b3e-9d55-3f1c5e0a7b05/cancel", "reason": "wrong order", "status": 200,
 }
 
