@@ -7,13 +7,16 @@ is refused there too: Celery unpacks them without a look, and the error would en
 
 from __future__ import annotations
 
+import functools
 import inspect
 import logging
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from celery import Celery
 from celery.worker.strategy import default as celery_strategy
+from pydantic import TypeAdapter, ValidationError
 
 from conductor.errors import BadInput
 
@@ -80,11 +83,29 @@ def checked_arguments(name: str, function: Callable[..., Any], args: tuple[Any, 
         bound = signature.bind(None, *args, **kwargs)
     except TypeError as error:
         raise _bad(name, "arguments", str(error)) from None
-    for parameter, value in bound.arguments.items():
-        wanted = signature.parameters[parameter].annotation
-        if wanted in (str, bool, int) and type(value) is not wanted:
-            raise _bad(name, parameter, f"{_shown(value)} is not of type {wanted.__name__}")
+    for parameter, value in list(bound.arguments.items())[1:]:
+        wanted = signature.parameters[parameter]
+        if wanted.kind is not wanted.VAR_KEYWORD and not _fits(value, wanted.annotation):
+            raise _bad(name, parameter, f"{_shown(value)} is not of type {inspect.formatannotation(wanted.annotation)}")
     return bound
+
+
+@functools.cache
+def _adapter(wanted: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(wanted)
+
+
+def _fits(value: Any, wanted: Any) -> bool:
+    """Strictly: "12" is not 12, and 1 is not true. What JSON says, not what Python would make of it."""
+    if wanted is Any:
+        return True
+    if type(value) is float and not math.isfinite(value):
+        return False
+    try:
+        _adapter(wanted).validate_python(value, strict=True)
+    except ValidationError:
+        return False
+    return True
 
 
 def _bad(name: str, field: str, problem: str) -> BadInput:

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from celery import Celery, Task
 
+from conductor.broker import gate_commands, operation_commands, run_commands
+from conductor.broker.commanding import Call
 from conductor.broker.pokes import EXECUTE
 from conductor.broker.refusal import checked_arguments, checked_poke
 from conductor.broker.watchdog import PULSE
@@ -118,7 +120,7 @@ def _command(conductor: Conductor, name: str, command: Callable[..., Any]) -> Ca
     def run(task: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             bound = checked_arguments(name, command, args, kwargs)
-            bound.arguments[next(iter(bound.signature.parameters))] = _Call(conductor, task.request.id)
+            bound.arguments[next(iter(bound.signature.parameters))] = Call(conductor, task.request.id)
             return command(*bound.args, **bound.kwargs)
         except ConductorError as error:
             logger.warning("%s refused: %s", name, error)
@@ -147,83 +149,7 @@ def _sweep_task(conductor: Conductor, name: str, sweep: str) -> Callable[..., An
     return run
 
 
-class _Call:
-    """What a command knows of its message: whose it is and which id it has."""
-
-    def __init__(self, conductor: Conductor, message_id: str | None) -> None:
-        self.conductor = conductor
-        self.message_id = message_id or ""
-
-
-def start_run(call: _Call, workflow: str, input: Any = None, **options: Any) -> dict[str, Any]:
-    """Start a run by its workflow's name. Without a key the message's id serves as one: a redelivered message starts nothing twice."""
-    if call.message_id:
-        options.setdefault("key", f"message:{call.message_id}")
-    handle = call.conductor.start(workflow, input, **options)
-    return {"run_id": handle.id}
-
-
-def cancel_run(
-    call: _Call, run_id: str, reason: str = "", actor: str = "", terminate: bool = False, compensate: bool = False,
-) -> dict[str, Any]:
-    """Cancel a run; with `compensate` undo first what it had done."""
-    return call.conductor.cancel(run_id, reason=reason, actor=actor, terminate=terminate, compensate=compensate)
-
-
-def pause_run(call: _Call, run_id: str, reason: str = "", actor: str = "") -> dict[str, Any]:
-    """Stop claims of a run; running attempts may commit."""
-    return call.conductor.pause(run_id, reason=reason, actor=actor)
-
-
-def resume_run(call: _Call, run_id: str, actor: str = "") -> dict[str, Any]:
-    """Let a paused run go on."""
-    return call.conductor.resume(run_id, actor=actor)
-
-
-def signal_run(
-    call: _Call, run: str, signal: str, value: Any = None, key: str | None = None, id: str = "",
-) -> dict[str, Any]:
-    """Send a signal to a run, or with a key to a workflow's run. Without an id the message's own serves: delivered twice
-    it is one signal."""
-    return call.conductor.signal(run, signal, value, key=key, id=id or call.message_id)
-
-
-def advance_run(call: _Call, run: str, step: str, result: Any = None, key: str | None = None, actor: str = "") -> dict[str, Any]:
-    """Answer for an agent step of a run, or with a key of a workflow's run."""
-    return call.conductor.advance(run, step, result, key=key, actor=actor)
-
-
-def retry_run(call: _Call, run_id: str, actor: str = "") -> dict[str, Any]:
-    """Open a new generation of a failed run."""
-    return call.conductor.retry(run_id, actor=actor)
-
-
-def call_capability(call: _Call, capability: str, params: Any = None, session: str = "", key: str = "") -> dict[str, Any]:
-    """Run a capability on this worker and answer as `Conductor.call` does. A redelivered message finds the first call."""
-    return call.conductor.call(capability, params, session=session, key=key or f"message:{call.message_id}").to_json()
-
-
-def submit_capability(call: _Call, capability: str, params: Any = None, session: str = "", key: str = "") -> dict[str, Any]:
-    """Queue a deferred operation."""
-    return call.conductor.submit(capability, params, session=session, key=key or f"message:{call.message_id}").to_json()
-
-
-def retry_operation(call: _Call, operation_id: str, actor: str = "") -> dict[str, Any]:
-    """Replay an operation from its record."""
-    return call.conductor.retry_operation(operation_id, actor=actor).to_json()
-
-
-def cancel_operation(call: _Call, operation_id: str, reason: str = "", actor: str = "") -> dict[str, Any]:
-    """Cancel a stand-alone operation."""
-    return call.conductor.cancel_operation(operation_id, reason=reason or "requested", actor=actor)
-
-
-COMMANDS: dict[str, Callable[..., Any]] = {
-    "conductor.start_run": start_run, "conductor.cancel_run": cancel_run, "conductor.pause_run": pause_run,
-    "conductor.resume_run": resume_run, "conductor.retry_run": retry_run, "conductor.signal_run": signal_run,
-    "conductor.advance_run": advance_run,
-    "conductor.call": call_capability, "conductor.submit": submit_capability, "conductor.retry_operation": retry_operation,
-    "conductor.cancel_operation": cancel_operation,
-}
+COMMANDS: dict[str, Callable[..., Any]] = {**run_commands.COMMANDS, **operation_commands.COMMANDS, **gate_commands.COMMANDS}
+"""Name of the task → what it does. The names are stable: a client that knows nothing else sends them with `send_task`."""
 _MORE = {"idle": ("older_than_hours",)}
 SWEEP_TASKS = {f"conductor.sweep_{name}": name for name in SWEEPS}

@@ -91,8 +91,11 @@ def _kept_from(run_id: str, from_: str, today: Graph, old: Graph, steps: Mapping
     return source
 
 
-def fork_run(engine: Engine, run_id: str, *, from_: str, changes: Mapping[str, Any] | None = None) -> Started:
-    """Start the fork. `changes` replace fields of the input, which is then checked like any other."""
+def fork_run(
+    engine: Engine, run_id: str, *, from_: str, changes: Mapping[str, Any] | None = None, new_id: str = "",
+) -> Started:
+    """Start the fork. `changes` replace fields of the input, which is then checked like any other. A `new_id` that the caller derived, at
+    home where the old run is, makes a repeated call the same fork."""
     store = engine.store
     run = read_run(store, run_id)
     if run is None:
@@ -105,7 +108,7 @@ def fork_run(engine: Engine, run_id: str, *, from_: str, changes: Mapping[str, A
     _refuse_references(engine, run_id, from_, plan)
     payload = _input(flow, run, read_input(store, run_id) or codec.NULL, changes or {})
     totals = {index: _length(store, run_id, source) for index, source in plan.sources.items()}
-    made = _new_run(run, flow, payload, store.partitions)
+    made = _new_run(run, flow, payload, new_id or new_run_id(store.partitions, run.partition))
     started: Started = store.start(
         made, flow.graph, roots=plan.roots, records=plan.records, totals=totals, skipped=plan.skipped)
     if started.word == "UNKNOWN":
@@ -145,11 +148,11 @@ def _input(flow: Any, run: RunRecord, payload: str, changes: Mapping[str, Any]) 
     return str(flow.encode_input(value | dict(changes), limit=codec.size_limit()))
 
 
-def _new_run(run: RunRecord, flow: Any, payload: str, partitions: int) -> NewRun:
+def _new_run(run: RunRecord, flow: Any, payload: str, new_id: str) -> NewRun:
     """The fork takes over who asked, how long it is kept, and the lane, which lives in the same partition; it has no idempotency key of
     its own."""
     return NewRun(
-        run_id=new_run_id(partitions, run.partition), workflow=run.workflow, input=payload, queue=run.queue, priority=run.priority,
+        run_id=new_id, workflow=run.workflow, input=payload, queue=run.queue, priority=run.priority,
         session=run.session, tags=run.tags, deadline_ms=run.deadline - run.created_at if run.deadline else 0,
         retain_completed_ms=run.retain_completed_ms, retain_failed_ms=run.retain_failed_ms, forked_from=run.run_id,
         lane=LaneTerms.read(run.lane, run.lane_terms) if run.lane else None, lane_key=run.lane_key,

@@ -12,7 +12,7 @@ from kombu.message import Message
 
 from conductor.broker import refusal
 from conductor.broker.refusal import checked_arguments, checked_poke, json_only
-from conductor.broker.tasks import cancel_run, start_run
+from conductor.broker.run_commands import cancel_run, start_run
 from conductor.errors import BadInput
 
 
