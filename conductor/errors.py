@@ -366,6 +366,10 @@ class Conflict(ConductorError):
     error_kind: ErrorKind = "transient"
 
 
+class Superseded(ConductorError):
+    """run {run_id} lives in generation {found} by now, not in {generation} any more; nothing was done to it"""
+
+
 class ResultExpired(ConductorError):
     """the result of run {run_id} is gone: finished runs are kept for {retention}; raise the retention to keep them longer"""
 

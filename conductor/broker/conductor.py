@@ -264,25 +264,20 @@ class Conductor(Operating, Answering, Serving):
 
     def pause(self, run_id: str, *, reason: str = "", actor: str = "") -> dict[str, Any]:
         """Stop claims of a run; running attempts may commit."""
-        from conductor.runs.parking import awake
+        from conductor.runs.pausing import pause_run
 
         self._check_id(run_id)
-        awake(self.engine, run_id)
-        told = self.engine.store.pause(run_id, reason=reason, actor=actor)
+        told = pause_run(self.engine, run_id, reason=reason, actor=actor)
         self._known(told.word, run_id)
         return {"run_id": run_id, "word": told.word, "state": told.state}
 
     def resume(self, run_id: str, *, actor: str = "") -> dict[str, Any]:
         """Let a paused run go on; one that a failed step has paused gets fresh budgets for what failed."""
-        from conductor.runs.retry import resume_failed
+        from conductor.runs.pausing import resume_run
 
         self._check_id(run_id)
-        told = self.engine.store.resume(run_id, actor=actor)
+        told = resume_run(self.engine, run_id, actor=actor)
         self._known(told.word, run_id)
-        if told.word == "STEP_FAILED":
-            told = resume_failed(self.engine, run_id, actor=actor)
-        else:
-            self.engine.poke(told.pokes)
         return {"run_id": run_id, "word": told.word, "state": told.state}
 
     def retry(self, run_id: str, *, actor: str = "") -> dict[str, Any]:

@@ -44,20 +44,22 @@ class AnnouncingStore(Store):
             self._tell_of_commit(outcomes, batch)
         return batch
 
-    def cancel(self, run_id: str, *, reason: str, actor: str = "", terminate: bool = False, compensate: bool = False) -> Cancelled:
-        told = super().cancel(run_id, reason=reason, actor=actor, terminate=terminate, compensate=compensate)
+    def cancel(
+        self, run_id: str, *, reason: str, actor: str = "", terminate: bool = False, compensate: bool = False, only: int | None = None,
+    ) -> Cancelled:
+        told = super().cancel(run_id, reason=reason, actor=actor, terminate=terminate, compensate=compensate, only=only)
         if told.word == "OK" and told.state == "cancelled":  # one that is undone first is told of when that is over
             self._announce("run_cancelled", run_id, told.reason)
         return told
 
-    def pause(self, run_id: str, *, reason: str, actor: str = "") -> Moved:
-        told = super().pause(run_id, reason=reason, actor=actor)
+    def pause(self, run_id: str, *, reason: str, actor: str = "", only: int | None = None) -> Moved:
+        told = super().pause(run_id, reason=reason, actor=actor, only=only)
         if told.word == "OK":
             self._announce("run_paused", run_id, reason)
         return told
 
-    def resume(self, run_id: str, *, actor: str = "") -> Moved:
-        told = super().resume(run_id, actor=actor)
+    def resume(self, run_id: str, *, actor: str = "", only: int | None = None) -> Moved:
+        told = super().resume(run_id, actor=actor, only=only)
         if told.word == "OK":
             self._tell_if_idle(run_id)
         return told

@@ -24,11 +24,12 @@ _TRIES = 3
 
 def cancel(
     engine: Engine, run_id: str, *, reason: str = "", actor: str = "", terminate: bool = False, compensate: bool = False,
+    only: int | None = None,
 ) -> Cancelled:
     """OK, ALREADY, COMPENSATING, ENDED or UNKNOWN, and whoever has to move then is woken. A run that only the archive has answers as its
-    record there says."""
+    record there says. With `only` a run that lives in another generation by now is left alone: SUPERSEDED."""
     for _ in range(_TRIES):
-        told: Cancelled = engine.store.cancel(run_id, reason=reason, actor=actor, terminate=terminate, compensate=compensate)
+        told: Cancelled = engine.store.cancel(run_id, reason=reason, actor=actor, terminate=terminate, compensate=compensate, only=only)
         engine.poke(told.pokes)
         if told.word == "UNKNOWN":
             return _archived(engine, run_id, told)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from conductor.errors import Conflict, LaneFull, NotFailed, UnknownRun, WasUndone
+from conductor.errors import Conflict, LaneFull, NotFailed, Superseded, UnknownRun, WasUndone
 from conductor.records import Graph, NodeKind
 from conductor.state import RunState, StepState
 from conductor.store.answers import Moved
@@ -100,22 +100,25 @@ def _fresh(parents: Sequence[int], kept: Mapping[int, StepState]) -> str:
     return "R;s" if parents and StepState.COMPLETED not in ended else "R;"
 
 
-def retry_run(engine: Engine, run_id: str, *, actor: str = "") -> Moved:
-    """Open a new generation of a failed run. Completed steps and items stay, the rest get fresh budgets, keys are unchanged."""
-    return _reopen(engine, run_id, actor=actor, generation=True)
+def retry_run(engine: Engine, run_id: str, *, actor: str = "", only: int | None = None) -> Moved:
+    """Open a new generation of a failed run. Completed steps and items stay, the rest get fresh budgets, keys are unchanged. With `only`
+    it is Superseded if the run lives in another generation by now: whoever repeats himself retries nothing twice."""
+    return _reopen(engine, run_id, actor=actor, generation=True, only=only)
 
 
-def resume_failed(engine: Engine, run_id: str, *, actor: str = "") -> Moved:
+def resume_failed(engine: Engine, run_id: str, *, actor: str = "", only: int | None = None) -> Moved:
     """Go on with a run that a failed step has paused (policy `pause`): the same plan, in the same generation."""
-    return _reopen(engine, run_id, actor=actor, generation=False)
+    return _reopen(engine, run_id, actor=actor, generation=False, only=only)
 
 
-def _reopen(engine: Engine, run_id: str, *, actor: str, generation: bool) -> Moved:
+def _reopen(engine: Engine, run_id: str, *, actor: str, generation: bool, only: int | None) -> Moved:
     store = engine.store
     for _ in range(_TRIES):
         run = read_run(store, run_id)
         if run is None:
             raise UnknownRun(run_id=run_id, namespace=store.namespace)
+        if only is not None and run.generation != only:
+            raise Superseded(run_id=run_id, generation=only, found=run.generation)
         if not _may_reopen(run, generation):
             raise NotFailed(run_id=run_id, state=run.state)
         if run.undone:
@@ -124,7 +127,7 @@ def _reopen(engine: Engine, run_id: str, *, actor: str, generation: bool) -> Mov
         plan = plan_reopening(graph, read_steps(store, run_id, graph))
         moved: Moved = store.reopen(
             run_id, at_event=run.events, reset=plan.triples, eaches=plan.eaches, steps=plan.left, hooks=graph.hooks, actor=actor,
-            generation=generation,
+            generation=generation, only=only,
         )
         if moved.word == "OK":
             engine.poke(moved.pokes)
@@ -132,7 +135,7 @@ def _reopen(engine: Engine, run_id: str, *, actor: str, generation: bool) -> Mov
         if moved.word == "LANE_FULL":
             active, queued = lane_counts(store, run.partition, run.lane)
             raise LaneFull(lane=run.lane, active=active, queued=queued)
-        # CHANGED or REFUSED: somebody was faster; what they made of the run is judged anew.
+        # CHANGED, REFUSED or SUPERSEDED: somebody was faster; what they made of the run is judged anew.
     raise Conflict(run_id=run_id, problem=f"it moved {_TRIES} times while a retry was planned")
 
 

@@ -77,23 +77,26 @@ class RunVerbs(Door):
             run.key_retention_ms, steps, roots, graph.hooks, eaches, run.forked_from,
         ]
 
-    def cancel(self, run_id: str, *, reason: str, actor: str = "", terminate: bool = False, compensate: bool = False) -> Cancelled:
-        """After this answers OK nothing of the run is claimed and no result is taken; with `compensate` it is undone before it ends."""
+    def cancel(
+        self, run_id: str, *, reason: str, actor: str = "", terminate: bool = False, compensate: bool = False, only: int | None = None,
+    ) -> Cancelled:
+        """After this answers OK nothing of the run is claimed and no result is taken; with `compensate` it is undone before it ends. With
+        `only`, here and below, nothing is done to a run that lives in another generation by now: SUPERSEDED."""
         partition = partition_of(run_id)
         word, state, why, at, queues = self._call_bare(
-            "cancel_run", partition, run_id, _word(reason), _word(actor), int(terminate), int(compensate))
+            "cancel_run", partition, run_id, _word(reason), _word(actor), int(terminate), int(compensate), _life(only))
         return Cancelled(word, state, why, int(at or 0), self._pokes(partition, queues))
 
-    def pause(self, run_id: str, *, reason: str, actor: str = "") -> Moved:
-        word, state = self._call("pause_run", partition_of(run_id), run_id, _word(reason), _word(actor))
+    def pause(self, run_id: str, *, reason: str, actor: str = "", only: int | None = None) -> Moved:
+        word, state = self._call("pause_run", partition_of(run_id), run_id, _word(reason), _word(actor), _life(only))
         return Moved(word, state)
 
-    def resume(self, run_id: str, *, actor: str = "") -> Moved:
+    def resume(self, run_id: str, *, actor: str = "", only: int | None = None) -> Moved:
         """Go on; a run paused by a failed step answers STEP_FAILED and is reopened by its planner instead."""
         partition = partition_of(run_id)
         pokes = []
         while True:
-            word, state, queues = self._call("resume_run", partition, run_id, _word(actor))
+            word, state, queues = self._call("resume_run", partition, run_id, _word(actor), _life(only))
             pokes += self._pokes(partition, queues)
             if word != "MORE":
                 # After a thousand the rest follow; the last call of several may find nothing left, which is no news.
@@ -101,15 +104,15 @@ class RunVerbs(Door):
 
     def reopen(
         self, run_id: str, *, at_event: int, reset: Mapping[int, tuple[str, str]], eaches: Sequence[int], steps: int, hooks: str,
-        actor: str, generation: bool,
+        actor: str, generation: bool, only: int | None = None,
     ) -> Moved:
         """Apply a plan made from what the log said at `at_event`; CHANGED if it has grown since. `reset`: index → its new record and the
         state before; `eaches`: those whose items begin anew; `steps`: not ended after it."""
         partition = partition_of(run_id)
         tail = [part for index, (record, was) in reset.items() for part in (index, record, was)]
         word, state, queues = self._call(
-            "reopen_run", partition, run_id, at_event, int(generation), _word(actor), steps, hooks, self.pages, len(reset), len(eaches),
-            *tail, *eaches,
+            "reopen_run", partition, run_id, at_event, int(generation), _word(actor), _life(only), steps, hooks, self.pages, len(reset),
+            len(eaches), *tail, *eaches,
         )
         pokes = self._pokes(partition, queues)
         told = word
@@ -143,3 +146,8 @@ class RunVerbs(Door):
 def _word(text: str) -> str:
     """A person's words as they stand in the log, whose fields are kept apart by semicolons."""
     return text.replace(";", ",")
+
+
+def _life(generation: int | None) -> str:
+    """The generation that is meant, as scripts take it; empty for whichever the run lives in."""
+    return "" if generation is None else str(generation)

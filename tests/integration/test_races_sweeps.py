@@ -141,7 +141,7 @@ def test_the_due_sweep_finishes_what_a_dead_resume_began(play: Player) -> None:
     run_id = play.start(graph_of(*(node(index, signature="sig1") for index in range(MANY))))
     play.store.pause(run_id, reason="ops")
     meet_all(play)
-    assert play.store._call("resume_run", 0, run_id, "")[0] == "MORE"
+    assert play.store._call("resume_run", 0, run_id, "", "")[0] == "MORE"
     assert len(play.ready()) == 1000
     play.due()
     assert len(play.ready()) == MANY

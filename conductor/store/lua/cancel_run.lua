@@ -1,13 +1,14 @@
 -- cancel_run: any state that is not final → cancelled. No claim and no commit of this run can follow in the log. Idempotent by its meaning.
 -- With `compensate` the run is undone first, if it has anything to undo with; then a further cancel changes nothing. What is to be undone stands
 -- in a run's log: a parked one is brought back first, by whoever calls this (PARKED).
---! args: run_id reason actor terminate compensate
+--! args: run_id reason actor terminate compensate only_generation
 --! use: partition clock run save step each waiters ready lane bound undo close stub
---! result: OK | ALREADY | COMPENSATING | PARKED | ENDED | UNKNOWN, then state reason at pokes
+--! result: OK | ALREADY | SUPERSEDED (it lives in another generation than `only_generation`) | COMPENSATING | PARKED | ENDED | UNKNOWN, then state reason at pokes
 local run = run_of(run_id)
 if not run then
   local stub = stub_of(run_id)
   if not stub then return {'UNKNOWN', '', '', '', ''} end
+  if only_generation ~= NIL and stub.g ~= only_generation then return {'SUPERSEDED', state_of(stub), '', '', ''} end
   if TERMINAL[stub.st] then return {'ALREADY', stub.st, stub.wy, stub.e, ''} end
   if compensate == '1' then wake_soon(stub); return {'PARKED', state_of(stub), '', '', ''} end
   -- It is over from here on; its record says so when it is back, which this brings about.
@@ -16,6 +17,7 @@ if not run then
   redis.call('ZADD', P .. 'wake', int(now), run_id)
   return {'OK', stub.st, reason, stub.e, ''}
 end
+if only_generation ~= NIL and run.g ~= tonumber(only_generation) then return {'SUPERSEDED', run.st, '', '', ''} end
 if ended(run) then
   local at = redis.call('HGET', run.key, 'e') or ''
   return {run.st == RUN_CANCELLED and 'ALREADY' or 'ENDED', run.st, run.wy, at, ''}

@@ -1,13 +1,15 @@
 -- reopen_run: failed → running in a new generation, or paused by a failure → running in the same one. The plan was made outside from what
 -- the log said at `at_event`; if the log has grown since, nothing is written (CHANGED). Completed steps and items stay.
 -- After the named arguments: `resets` triples (index, record, state before), then `eaches` indexes, whose items begin anew in batches (MORE).
+-- With `only_generation` it is done to that life of the run and no other (SUPERSEDED): a batch that is repeated retries nothing twice.
 -- In a lane it asks for a place again, like a start; items begin anew while it is queued too, but stand only when it has been admitted.
---! args: caller number run_id at_event fresh_generation actor steps hooks pages resets eaches
+--! args: caller number run_id at_event fresh_generation actor only_generation steps hooks pages resets eaches
 --! use: partition clock token run save step each waiters ready anew lane bound undo close
---! result: OK | MORE | CHANGED | REFUSED | LANE_FULL | UNKNOWN, then state pokes
+--! result: OK | MORE | CHANGED | SUPERSEDED | REFUSED | LANE_FULL | UNKNOWN, then state pokes
 if told then return told end
 local run = run_of(run_id)
 if not run then return tell({'UNKNOWN', '', ''}) end
+if only_generation ~= NIL and run.g ~= tonumber(only_generation) then return tell({'SUPERSEDED', run.st, ''}) end
 local wanted = fresh_generation == '1' and run.st == RUN_FAILED or (fresh_generation == '0' and run.st == RUN_PAUSED and run.ph == 'U' and run.a == 0)
 -- What it had completed was undone: there is nothing to go on from.
 if redis.call('HEXISTS', run.key, 'un') == 1 then wanted = false end
@@ -40,7 +42,7 @@ for _, field in ipairs({'f', 'r', 'd', 'a'}) do set(run, field, 0) end
 forget_waiters(run)
 redis.call('HINCRBY', run.key, 'lv', 1)
 
-local at, ready, pending = 12, {}, {}
+local at, ready, pending = 13, {}, {}
 for i = 1, tonumber(resets) do
   local index, text, was = tonumber(ARGV[at]), ARGV[at + 1], ARGV[at + 2]
   at = at + 3
