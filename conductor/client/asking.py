@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from conductor.client.budget import Backoff
+from conductor.client.budget import Backoff, Budget
 from conductor.client.errors import AUTH, ConductorUnreachable, ReplyLost, ServiceRefused
 from conductor.client.reading import NoReply, Reply, refusal
 from conductor.errors import ConductorError
@@ -53,6 +53,7 @@ class Manners:
 
     url: str
     backoff: Backoff = field(default_factory=Backoff)
+    budget: Budget = field(default_factory=Budget)
     clock: Callable[[], float] = time.monotonic
     random: Callable[[], float] = random.random
 

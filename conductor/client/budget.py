@@ -50,6 +50,7 @@ class Budget(_Positive):
     quiet: float = 30.0  # a stream without an event for so long is checked against the outcome
     stall: float = 45.0  # a stream without a byte, heartbeats included, for so long is broken: a half-open connection says nothing
     answer: float = 20.0  # a question without an answer for so long is lost
+    settle: float = 2.0  # the epoch a service tells may be a second old: an unknown run is asked for again for so long
 
     @property
     def held(self) -> float:

@@ -45,6 +45,7 @@ class State(StrEnum):
 _ALWAYS: Mapping[str, State] = {
     "completed": State.READY,  # the outcome
     "failed": State.FAILED,  # the outcome: it failed, was cancelled, or its lane was busy
+    "doubtful": State.POLLING,  # the service knows no such run, and may not know yet that its store is another one
     "unknown": State.NOT_FOUND,  # the service knows no such run
     "exhausted": State.GAVE_UP,  # backoff or budget is used up
     "silent": State.GAVE_UP,  # nobody works on it: downstream_lost
@@ -111,11 +112,13 @@ class Following:
         self._silence = Silence(self.budget.lost_after)
         self._numbers = self._stream = self._question = 0
         self._tried = -1  # the last event after which a stream was asked for what an ended run still had to tell
+        self._missing: float | None = None  # since when the service says that it knows no such run
         self._ask_at: float | None = None
         self._stall_at: float | None = None
         self._answer_by: float | None = None
         self._found: tuple[Code, str, float] = (Code.COMPLETED, "", 0)
         self._error: ConductorError | None = None
+        self._pauses = {"ended": 0.0, "doubtful": self.budget.settle}  # before the next question; else the interval
 
     @property
     def over(self) -> bool:
@@ -176,9 +179,8 @@ class Following:
                 self._polling.unanswered(now)
                 return self._gave_up(self._polling.barren_too_long(now), Code.UNRECOVERABLE, problem, 0) or "no_answer"
             case facts.Unknown(epoch=epoch):
-                other = bool(self.epoch and epoch and epoch != self.epoch)
-                self._found = (Code.CONDUCTOR_RESTARTED if other else Code.RUN_NOT_FOUND, "", 0)
-                return "unknown"
+                self._reach.answered()
+                return self._missed(epoch, now)
             case facts.Refused(error=error):
                 self._error = error
                 return "refused"
@@ -211,6 +213,7 @@ class Following:
         """What an outcome means. Only here is a run's end learned."""
         self._reach.answered()
         self._polling.answered(outcome, now)
+        self._missing = None
         # Beside an open stream an answer may be older than the events that came since, unless it is of another store.
         other = bool(epoch and self.epoch and epoch != self.epoch)
         behind = 0 < outcome.last_event < self.last_event and (other or self.state is not State.RUNNING)
@@ -229,6 +232,15 @@ class Following:
         problem = f"its deadline is over, and it is still {outcome.state}"
         goes_on = "open" if self._streams.due(now) else "not_yet"
         return self._gave_up(self._polling.overdue(now), Code.UNRECOVERABLE, problem, 0) or goes_on
+
+    def _missed(self, epoch: str, now: float) -> str:
+        """Nobody knows the run. Right after a wipe a service may still tell the old epoch, so the same one is believed a while later."""
+        other = bool(self.epoch and epoch and epoch != self.epoch)
+        self._missing = now if self._missing is None else self._missing
+        if self.epoch and not other and now - self._missing < self.budget.settle:
+            return "doubtful"
+        self._found = (Code.CONDUCTOR_RESTARTED if other else Code.RUN_NOT_FOUND, "", 0)
+        return "unknown"
 
     def _ended(self, outcome: Outcome) -> str:
         code = Code.LANE_BUSY if outcome.reason == "lane_busy" else _ENDS.get(outcome.state, Code.FAILED)
@@ -260,7 +272,7 @@ class Following:
         if self.state is State.RECOVERED:
             return [self._open(now)]
         closing = self._close(now)
-        pause = self._reach.pause(now) if self.state is State.LOST_CONNECTION else 0.0 if word == "ended" else self.budget.interval
+        pause = self._pauses.get(word, self.budget.interval) if self.state is State.POLLING else self._reach.pause(now)
         self._question, self._answer_by, self._ask_at = 0, None, now + pause
         return closing
 

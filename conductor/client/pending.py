@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from conductor.client import calls, facts
 from conductor.client.asking import Conversation, Manners, Pause
-from conductor.client.facts import Finish
+from conductor.client.facts import Finish, PollOutcome
 from conductor.client.following import Following, State
 from conductor.client.reading import poll_fact
 from conductor.client.results import Outcome, Result
@@ -108,6 +108,7 @@ def resolving(pending: list[Pending], manners: Manners) -> Conversation[list[Res
     """What became of each. Those that get no answer are asked for again together until the time of one call is over; while nobody answers
     at all, one question stands for all of them."""
     began, tries = manners.clock(), 0
+    machines = {one.run_id: _machine(one, manners) for one in pending}
     found: dict[str, Resolved] = {}
     left = pending
     while left:
@@ -116,7 +117,7 @@ def resolving(pending: list[Pending], manners: Manners) -> Conversation[list[Res
             reply = yield calls.outcome(one.run_id)
             assert reply is not None
             fact = poll_fact(1, reply)
-            found[one.run_id] = answer = _resolved(one, fact, manners)
+            found[one.run_id] = answer = _resolved(one, fact, machines[one.run_id], manners)
             if isinstance(answer, NoAnswer):
                 again.append(one)
                 if isinstance(fact, facts.Unreachable):
@@ -138,16 +139,24 @@ def _named(answer: Resolved, run_id: str) -> Resolved:
     return NoAnswer(run_id, answer.problem) if isinstance(answer, NoAnswer) else answer
 
 
-def _resolved(one: Pending, fact: facts.Fact, manners: Manners) -> Resolved:
+def _machine(one: Pending, manners: Manners) -> Following:
+    return Following(
+        one.run_id, random=manners.random, epoch=one.epoch, after=one.last_event, events=False, budget=manners.budget,
+        backoff=manners.backoff, url=manners.url)
+
+
+def _resolved(one: Pending, fact: facts.Fact, machine: Following, manners: Manners) -> Resolved:
     """One answer, judged by the same machine that follows runs."""
-    machine = Following(one.run_id, random=manners.random, epoch=one.epoch, after=one.last_event, events=False, url=manners.url)
-    machine.begin(0.0)
-    told = machine.receive(fact, 0.0)
+    now = manners.clock()
+    question = next(command.number for command in machine.begin(now) if isinstance(command, PollOutcome))
+    told = machine.receive(replace(fact, number=question) if not isinstance(fact, (facts.Stopped, facts.Passed)) else fact, now)
     finish = next((command for command in told if isinstance(command, Finish)), None)
     if finish is not None and finish.error is not None:
         raise finish.error
     if finish is not None and finish.result is not None:
+        if machine.state is State.GAVE_UP:
+            return NoAnswer(one.run_id, finish.result.problem)
         return NotFound(one.run_id, finish.result) if machine.state is State.NOT_FOUND else Terminal(one.run_id, finish.result)
     if machine.outcome is not None:
         return StillRunning(one.run_id, machine.outcome)
-    return NoAnswer(one.run_id, getattr(fact, "problem", "") or "no answer")
+    return NoAnswer(one.run_id, getattr(fact, "problem", "") or "the run is unknown, and whether the store is another one is too")

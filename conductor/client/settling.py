@@ -9,7 +9,6 @@ from typing import Any, Protocol
 
 from conductor.client import calls
 from conductor.client.asking import Conversation, Manners, answer, ask
-from conductor.client.budget import Budget
 from conductor.client.following import Following
 from conductor.client.pending import Ledger, NoAnswer, Pending, Resolved, StillRunning
 from conductor.client.reading import Reply
@@ -39,15 +38,14 @@ def connection(url: str, token: str, more: Mapping[str, Any]) -> dict[str, Any]:
     return {"limits": Limits(max_connections=None, max_keepalive_connections=20), **more, "base_url": url, "headers": headers}
 
 
-def fresh(
-    handle: Followed, budget: Budget, manners: Manners, events: bool, after: int | None, timeout: float | None, now: float,
-) -> Following:
+def fresh(handle: Followed, manners: Manners, events: bool, after: int | None, timeout: float | None, now: float) -> Following:
     """A machine that follows this run from where its handle is."""
     if timeout is not None and not 0 <= timeout < float("inf"):
         raise BadInput(what="following", field="timeout", problem=f"{timeout!r} is not a number of seconds")
     return Following(
         handle.id, random=manners.random, epoch=handle.epoch, after=handle.last_event if after is None else after, events=events,
-        until=None if timeout is None else now + timeout, timeout=timeout or 0, budget=budget, backoff=manners.backoff, url=manners.url,
+        until=None if timeout is None else now + timeout, timeout=timeout or 0, budget=manners.budget, backoff=manners.backoff,
+        url=manners.url,
     )
 
 

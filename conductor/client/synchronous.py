@@ -30,8 +30,8 @@ class Client:
     those of httpx2.Client."""
 
     def __init__(self, url: str, *, token: str = "", budget: Budget | None = None, backoff: Backoff | None = None, **http: Any) -> None:
-        self.url, self.budget = url.rstrip("/"), budget or Budget()
-        self._manners = Manners(self.url, backoff or Backoff())
+        self.url = url.rstrip("/")
+        self._manners = Manners(self.url, backoff or Backoff(), budget or Budget())
         self._ledger = Ledger()
         self._http = httpx2.Client(**connection(self.url, token, http))
 
@@ -205,7 +205,7 @@ class Handle:
                     one.get()
 
     def _steps(self, events: bool, after: int | None, timeout: float | None) -> Generator[Event | Result]:
-        machine = fresh(self, self._client.budget, self._client._manners, events, after, timeout, time.monotonic())
+        machine = fresh(self, self._client._manners, events, after, timeout, time.monotonic())
         follower = Follower(self._client._http, machine)
         self._followers.add(follower)
         reported(self._client._ledger, self, None)

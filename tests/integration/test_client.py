@@ -48,7 +48,7 @@ from tests.support.waiting import eventually
 
 RUN = "0190c0de-0000-7000-8000-000000000003"
 EVENTS, OUTCOME = f"/v1/runs/{RUN}/events", f"/v1/runs/{RUN}/outcome"
-QUICK = Budget(interval=0.05, attempts=8, total=0.5, grace=0.2, lost_after=0.4, quiet=0.1, stall=1, answer=1)
+QUICK = Budget(interval=0.05, attempts=8, total=0.5, grace=0.2, lost_after=0.4, quiet=0.1, stall=1, answer=1, settle=0.2)
 SOON = Backoff(first=0.02, most=0.1, total=0.6, call_total=0.6)
 
 Make = Callable[..., Any]

@@ -120,8 +120,12 @@ class ScriptedHttp:
     def deaf(self) -> None:
         """Listen no longer: connections are refused."""
         if self._server is not None:
-            self._loop.call_soon_threadsafe(self._server.close)
+            self._run(self._close_door(self._server))
             self._server = None
+
+    @staticmethod
+    async def _close_door(server: asyncio.Server) -> None:
+        server.close()
 
     def __exit__(self, *_: object) -> None:
         self._run(self._close())
