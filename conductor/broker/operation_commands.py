@@ -139,6 +139,7 @@ def list_schedules(call: Call) -> dict[str, Any]:
 
 
 def show_schedule(call: Call, name: str) -> dict[str, Any]:
+    """One schedule with its last ticks."""
     found = timetable.find_schedule(call.engine, name)
     return timetable.schedule_json(found, found.name in orphans(call.engine, [found]))
 
