@@ -72,7 +72,8 @@ def test_pages_of_json_lead_through_the_history(serve: Serve) -> None:
     stage, served = serve()
     run_id = stage.begin("many")
     found: list[Any] = []
-    while not found or page["end"] is None:
+    page: Any = {"end": None}
+    while page["end"] is None:
         page = served.get(f"/v1/runs/{run_id}/events?after={found[-1]['number'] if found else 0}&limit=50")[1]
         found += page["events"]
         assert page["last"] == len(found)
