@@ -13,6 +13,7 @@ import inspect
 import ipaddress
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 else:
     Conductor = Any
 
-__all__ = ["ALL_SCOPES", "COOKIE", "CSRF_HEADER", "Access", "Admin", "Auth", "Caller", "Reader", "Served", "Writer", "csrf_of"]
+__all__ = ["ALL_SCOPES", "COOKIE", "CSRF_HEADER", "Access", "Admin", "Auth", "Caller", "Reader", "Served", "Writer", "allowed", "csrf_of"]
 
 ALL_SCOPES = frozenset({"read", "write", "admin"})
 COOKIE, CSRF_HEADER = "conductor_login", "x-conductor-csrf"
@@ -162,6 +163,7 @@ def _host(request: Request) -> str:
         return ""
 
 
+@lru_cache(maxsize=1024)
 def is_loopback(host: str) -> bool:
     if host == "localhost":
         return True
@@ -184,13 +186,18 @@ async def _served(request: Request) -> Conductor:
     return found
 
 
+def allowed(request: Request, scope: str) -> Caller:
+    """Who calls, if that caller has the scope."""
+    caller: Caller = request.scope[CALLER]
+    if scope not in caller.scopes:
+        raise Forbidden(problem=f"this needs scope {scope}; {caller.actor} has {', '.join(sorted(caller.scopes)) or 'none'}")
+    refuse_strangers(request)
+    return caller
+
+
 def _scope(name: str) -> Any:
     async def check(request: Request) -> Caller:
-        caller: Caller = request.scope[CALLER]
-        if name not in caller.scopes:
-            raise Forbidden(problem=f"this needs scope {name}; {caller.actor} has {', '.join(sorted(caller.scopes)) or 'none'}")
-        refuse_strangers(request)
-        return caller
+        return allowed(request, name)
 
     return check
 

@@ -14,8 +14,9 @@ from conductor import __version__
 from conductor.service import errors
 from conductor.service.access import COOKIE, Access, Auth
 from conductor.service.keyring import Keyring
-from conductor.service.limits import BODY, Guard, Receive, Scope, Send
+from conductor.service.limits import Guard, Receive, Scope, Send
 from conductor.service.metrics import Metrics
+from conductor.service.quick import BODY, QuickRoute
 from conductor.service.recording import Recorder
 from conductor.service.replies import ERROR_SCHEMA, ERRORS
 
@@ -65,12 +66,13 @@ def asgi(conductor: Conductor, *, auth: Auth | None = None) -> Service:
     app.state.access = Access(Keyring(store), auth)
     app.state.recorder = Recorder(store, BODY)
     app.state.metrics = Metrics(conductor.engine, app.state.recorder)
-    app.guard = Guard(super(Service, app).__call__, app.state.access, conductor.settings, app.state.recorder)
     errors.install(app)
     for name in _ROUTES:
         module = f"conductor.service.routes.{name}"
         if importlib.util.find_spec(module) and importlib.util.find_spec(_NEEDS.get(name, module)):
             _include(app, importlib.import_module(module).router)
+    quick = {(method, route.path): route.answer for route in app.routes if isinstance(route, QuickRoute) for method in route.methods or ()}
+    app.guard = Guard(super(Service, app).__call__, app.state.access, conductor.settings, app.state.recorder, quick)
     return app
 
 

@@ -14,7 +14,7 @@ import json
 import math
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 from fastapi import Request
@@ -22,6 +22,7 @@ from fastapi import Request
 from conductor.errors import ConductorError, StoreUnreachable
 from conductor.service.access import CALLER, Access
 from conductor.service.errors import BadJson, TooLarge, TooSlow, UnsupportedMediaType, error_response, unexpected
+from conductor.service.quick import BODY
 from conductor.store.notices import Unreachable
 
 if TYPE_CHECKING:
@@ -36,26 +37,21 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-BODY = "conductor.body"  # where the guard leaves the checked value
 PUBLIC = frozenset({"/v1/health", "/v1/ready", "/v1/login"})
 _LONGEST_URL, _LONGEST_HEAD, _MOST_HEADERS = 8_192, 32_768, 100
 _BODILESS = ("GET", "HEAD", "OPTIONS")
 _DEEPEST = 100  # as the codec has it
 _MAYBE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-_FIXED = (
-    (b"x-content-type-options", b"nosniff"), (b"x-frame-options", b"DENY"), (b"referrer-policy", b"no-referrer"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-)
-_UNLESS_SAID = (
-    (b"cache-control", b"no-store"), (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'; base-uri 'none'"),
-)
+_FIXED = ((b"x-content-type-options", b"nosniff"),)
+_UNLESS_SAID = ((b"cache-control", b"no-store"), (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"))
 
 
 class Guard:
     """One ASGI layer outside everything. Layers cost, so there is no second one."""
 
-    def __init__(self, app: App, access: Access, settings: Settings, recorder: Recorder) -> None:
+    def __init__(self, app: App, access: Access, settings: Settings, recorder: Recorder, quick: Mapping[tuple[str, str], App]) -> None:
         self._app = app
+        self._quick = quick
         self._access = access
         self._largest = settings.service_max_body_bytes
         self._patience = settings.service_body_seconds
@@ -72,7 +68,8 @@ class Guard:
         began = time.perf_counter()
         try:
             receive = await self._checked(scope, receive)
-            await self._app(scope, receive, answer if scope["method"] in _BODILESS else self._recorder.around(scope, answer))
+            app = self._quick.get((scope["method"], _path(scope)), self._app)
+            await app(scope, receive, answer if scope["method"] in _BODILESS else self._recorder.around(scope, answer))
         except ConductorError as error:
             await self._refuse(answer, error)
         except Unreachable as error:
@@ -92,8 +89,7 @@ class Guard:
     async def _checked(self, scope: Scope, receive: Receive) -> Receive:
         """Head, caller, body; gives a `receive` that plays the body back."""
         _check_head(scope)
-        path = scope["path"].removeprefix(scope.get("root_path", ""))
-        if path not in PUBLIC:
+        if _path(scope) not in PUBLIC:
             scope[CALLER] = await self._access.caller(Request(scope))
         if scope["method"] in _BODILESS:
             return receive
@@ -164,6 +160,12 @@ class _Answer:
                 headers.append((b"connection", b"close"))
             message["headers"] = headers
         await self._send(message)
+
+
+def _path(scope: Scope) -> str:
+    """Below the place where the service is mounted."""
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", ""))
 
 
 async def _nothing() -> Message:
