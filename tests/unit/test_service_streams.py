@@ -50,7 +50,8 @@ def test_a_topic_rings_at_once_and_again_when_the_window_of_its_notice_is_over()
             def set(self) -> None:
                 rung.append(hub.loop.time() - began)
 
-        topic.join(Noted())
+        flag = Noted()
+        topic.join(flag)
         topic.told()
         await asyncio.sleep(0.25)
         assert len(rung) == 2
