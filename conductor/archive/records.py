@@ -72,8 +72,9 @@ class ArchiveFilter:
     kinds: tuple[str, ...] = ()
     key: str = ""
     session: str = ""
+    sessions: tuple[str, ...] | None = None  # all that whoever asks may see
     tag: str = ""
-    version: str = ""
+    version: str = ""  # the beginning of it
     step: str = ""  # one of the failed steps
     error_kind: str = ""
     waiting_for: str = ""

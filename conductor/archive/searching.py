@@ -11,8 +11,8 @@ import hashlib
 import hmac
 import json
 import re
-from dataclasses import astuple
-from typing import Final
+from dataclasses import astuple, replace
+from typing import Any, Final
 
 from sqlalchemy import ColumnElement, and_, select, tuple_
 
@@ -26,8 +26,9 @@ __all__ = ["Cursors", "conditions", "in_namespace"]
 
 _PREFIX: Final = re.compile(r"[0-9a-f-]{1,36}\Z")
 _STATES: Final = frozenset(str(state) for state in RunState)
-_EQUAL: Final = ("workflow", "key", "session", "version")
+_EQUAL: Final = ("workflow", "key", "session")
 _MARKED: Final = {MARK_TAG: "tag", MARK_STEP: "step", MARK_ERROR: "error_kind", MARK_WAITING: "waiting_for"}
+_MOMENTS: Final = ("created_since_ms", "created_until_ms", "ended_since_ms", "ended_until_ms", "idle_longer_than_ms", "now_ms")
 _KINDS: Final = frozenset(str(kind) for kind in Kind)
 
 
@@ -43,6 +44,10 @@ def conditions(wanted: ArchiveFilter, namespace: str) -> list[ColumnElement[bool
     found += [runs.c[column] == value for column in _EQUAL if (value := getattr(wanted, column))]
     if wanted.run_id_prefix:
         found += [runs.c.run_id >= wanted.run_id_prefix, runs.c.run_id < f"{wanted.run_id_prefix}g"]  # hex digits end at f
+    if wanted.version:
+        found.append(runs.c.version.startswith(wanted.version, autoescape=True))
+    if wanted.sessions is not None:
+        found.append(runs.c.session.in_(wanted.sessions))
     if wanted.states:
         found.append(runs.c.state.in_([str(state) for state in wanted.states]))
     if wanted.kinds:
@@ -97,13 +102,13 @@ class Cursors:
 
     def after(self, run: ArchivedRun, wanted: ArchiveFilter) -> str:
         """The cursor behind `run` in a search for `wanted`."""
-        body = json.dumps([run.created_at_ms, run.run_id, self._sign(repr(wanted).encode()).hex()]).encode()
+        body = json.dumps([run.created_at_ms, run.run_id, self._search(wanted)]).encode()
         return base64.urlsafe_b64encode(self._sign(body) + body).decode()
 
     def behind(self, cursor: str, wanted: ArchiveFilter) -> ColumnElement[bool]:
         """The condition that continues a search where a cursor stands."""
         created, run_id, search = self._read(cursor)
-        if search != self._sign(repr(wanted).encode()).hex():
+        if search != self._search(wanted):
             problem = "it belongs to a search with another filter; begin again without a cursor"
             raise BadInput(what="search", field="cursor", problem=problem)
         return tuple_(runs.c.created_at_ms, runs.c.run_id) < (created, run_id)
@@ -117,6 +122,10 @@ class Cursors:
             raise BadInput(what="search", field="cursor", problem="it is not one that this archive gave; begin again without a cursor")
         created, run_id, search = json.loads(raw[16:])
         return created, run_id, search
+
+    def _search(self, wanted: ArchiveFilter) -> str:
+        """What stands for a search. Times do not: counted back from now, they are others at each page."""
+        return self._sign(repr(replace(wanted, **dict[str, Any].fromkeys(_MOMENTS))).encode()).hex()
 
     def _sign(self, body: bytes) -> bytes:
         return hmac.new(self._key, body, hashlib.sha256).digest()[:16]

@@ -9,21 +9,20 @@ import click
 from rich.markup import escape
 
 from conductor import codec
-from conductor.archive import ArchivedRun, ArchiveFilter
+from conductor.archive import ArchivedRun
 from conductor.cli import exits
 from conductor.cli.finding import Here
 from conductor.cli.operating import Verbs
 from conductor.cli.render import moment, note, print_json, print_text, short, span, stdout, styled, table
 from conductor.cli.views import run_header, step_table
 from conductor.errors import NoArchive
-from conductor.runs.archived import archived_row, archived_values, row_summary, view_archived
+from conductor.runs.archived import archived_row, archived_values, view_archived
+from conductor.runs.finding import Found
 from conductor.runs.read import counted, run_result, to_json
 from conductor.state import RunState
-from conductor.store.listing import Filter
-from conductor.store.reads import read_now
 from conductor.sweeps.checkpoints import lag_ms
 
-__all__ = ["archive", "list_archived", "show_archived"]
+__all__ = ["archive", "print_archived", "show_archived"]
 
 archive = Verbs(
     "archive", short_help="Look at the archive, and move runs to it now.",
@@ -70,29 +69,21 @@ def sweep(here: Here, dry_run: bool) -> None:
         print_text(f"  {cause}")
 
 
-def list_archived(here: Here, wanted: Filter, *, cursor: str, limit: int, kinds: tuple[str, ...] = ()) -> None:
+def print_archived(found: Found) -> None:
     """`runs --archived`: the newest runs of the archive that match."""
-    by = ArchiveFilter(
-        workflow=wanted.workflow, states=tuple(sorted(wanted.states)), key=wanted.key, session=wanted.session, tag=wanted.tag, kinds=kinds,
-        created_since_ms=wanted.since or None, created_until_ms=wanted.until + 1 if wanted.until else None,
-    )
-    page = here.engine.archive.open().search(by, limit=min(limit, 1000), cursor=cursor or None)
-    now = read_now(here.engine.store)
-    if here.json:
-        print_json({"runs": [row_summary(row, now) for row in page.runs], "cursor": page.cursor or ""})
-        return
-    if not page.runs:
+    if not found.rows:
         note("no archived runs")
         return
-    stdout().print(table(("RUN", "WORKFLOW", "STATE", "WHY", "AGE", "KEPT UNTIL"), (_row(row, now) for row in page.runs)))
-    if page.cursor:
-        note(f"there may be more: --cursor {page.cursor}")
+    stdout().print(table(("RUN", "WORKFLOW", "STATE", "WHY", "AGE", "KEPT UNTIL"), (_row(row, found.now) for row in found.rows)))
+    if found.cursor:
+        note(f"there may be more: --cursor {found.cursor}")
 
 
-def _row(row: ArchivedRun, now: int) -> tuple[str, ...]:
-    why = ", ".join(filter(None, (row.error_kind, *row.failed_steps, *(f"waits for {name}" for name in row.waiting_for))))
-    kept = moment(row.delete_after_ms) if row.delete_after_ms else str(row.kind)
-    return short(row.run_id), escape(row.workflow), styled(row.state, row.reason), escape(why), span(now - row.created_at_ms), kept
+def _row(row: dict[str, Any], now: int) -> tuple[str, ...]:
+    why = ", ".join(filter(None, (row["error_kind"], *row["failed_steps"], *(f"waits for {name}" for name in row["waiting_for"]))))
+    kept = moment(row["kept_until"]) if row["kept_until"] else row["archived"]
+    state, age = styled(row["state"], row["reason"]), span(now - row["created_at"])
+    return short(row["run_id"]), escape(row["workflow"]), state, escape(why), age, kept
 
 
 def show_archived(here: Here, run_id: str, *, values: bool) -> bool:

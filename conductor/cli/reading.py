@@ -12,26 +12,26 @@ from conductor import codec
 from conductor.cli.finding import Here
 from conductor.cli.render import SPAN, command, moment, note, print_json, print_text, run_argument, short, span, stdout, styled, table
 from conductor.cli.views import run_header, step_table
-from conductor.errors import ArchiveUnreachable
-from conductor.idleness import Waiter, active_waiters
+from conductor.errors import BadInput
+from conductor.idleness import Waiter
 from conductor.runs.archived import archived_row, view_archived
-from conductor.runs.around import concerning, read_holds, read_starts
+from conductor.runs.around import read_holds
 from conductor.runs.drawing import graph_json
 from conductor.runs.drawing import mermaid as drawn
-from conductor.runs.listing import list_with_parked
-from conductor.runs.read import RunView, run_result, summary, to_json, view_run, with_queues
+from conductor.runs.finding import Found, Where, find
+from conductor.runs.read import RunView, run_result, to_json, view_run, with_queues
 from conductor.runs.scopes import holds_json, queues_json
 from conductor.runs.why import lifts, scope_in_words
 from conductor.runs.why import why as explain
 from conductor.state import RunState
-from conductor.store.listing import Filter, Page, list_runs
 from conductor.store.listing import queues as list_queues
-from conductor.store.reads import RunRecord, read_graph, read_input, read_now, read_run
+from conductor.store.reads import read_input, read_now, read_run
 from conductor.store.stubs import Stub, read_stub
 
 __all__ = ["graph", "queues", "runs", "show", "why"]
 
 _STATES = [state.value for state in RunState]
+_OPTIONS = {"idle_duration_gt": "--idle-longer-than", "status": "--state"}
 
 
 @command("runs")
@@ -40,6 +40,9 @@ _STATES = [state.value for state in RunState]
 @click.option("--session", default="", help="Only runs of this session.")
 @click.option("--key", default="", help="Only the runs of this idempotency key.")
 @click.option("--tag", default="", help="Only runs with this tag.")
+@click.option("--step", default="", help="Only runs that stand at this step, or failed at it.")
+@click.option("--error-kind", default="", metavar="KIND", help="Only runs that met such an error: transient, permanent, …, or its class.")
+@click.option("--version", default="", metavar="HASH", help="Only runs of this graph; the beginning of its hash will do.")
 @click.option("--lane", default="", help="Only runs of this lane.")
 @click.option("--since", type=SPAN, help="Only runs younger than this: 10m, 2h, 7d.")
 @click.option("--until", type=SPAN, help="Only runs older than this.")
@@ -50,78 +53,59 @@ _STATES = [state.value for state in RunState]
 @click.option("--cursor", default="", help="Go on where the last list ended.")
 @click.option("--archived", is_flag=True, help="The runs of the archive instead of those of the store.")
 def runs(
-    here: Here, states: tuple[str, ...], workflow: str, session: str, key: str, tag: str, lane: str, since: float | None,
-    until: float | None, idle: bool | None, idle_longer_than: float | None, waiting_for: str, limit: int, cursor: str, archived: bool,
+    here: Here, /, states: tuple[str, ...], since: float | None, until: float | None, idle: bool | None, idle_longer_than: float | None,
+    limit: int, cursor: str, archived: bool, **texts: str,
 ) -> None:
     """List runs, newest first."""
-    store = here.engine.store
-    now = read_now(store)
-    wanted = Filter(
-        frozenset(RunState(state) for state in states), workflow, session, key, tag,
-        now - int(since * 1000) if since is not None else 0, now - int(until * 1000) if until is not None else 0, lane,
-        idle, now - int(idle_longer_than * 1000) if idle_longer_than is not None else 0, waiting_for,
-    )
-    if archived:
-        from conductor.cli.archive import list_archived
-
-        list_archived(here, wanted, cursor=cursor, limit=limit)
-        return
-    try:
-        page = _listed(here, wanted, cursor, limit)
-    except ValueError as problem:
-        raise click.BadParameter(str(problem), param_hint="--cursor") from None
-    held, starts = _held(here, page), read_starts(store, page.runs)
-    if here.json:
-        told = [
-            summary(run, now, starts_at=starts.get(run.run_id, 0), held=held[run.run_id], waiters=_waiters(here, run)) for run in page.runs
-        ]
-        print_json({"runs": told, "cursor": page.cursor})
-        return
-    if not page.runs:
-        note("no runs" + (f"; look further with --cursor {page.cursor}" if page.cursor else ""))
-        return
-    rows = (_row(run, now, held[run.run_id], starts.get(run.run_id, 0), _waiters(here, run)) for run in page.runs)
-    stdout().print(table(("RUN", "WORKFLOW", "STATE", "STEPS", "AGE", "TOOK"), rows))
-    if page.cursor:
-        note(f"there may be more: --cursor {page.cursor}")
-
-
-def _listed(here: Here, wanted: Filter, cursor: str, limit: int) -> Page:
-    """Parked runs among the others; while the archive is away, the others."""
-    try:
-        return list_with_parked(here.engine, wanted, cursor=cursor, limit=limit)
-    except ArchiveUnreachable as error:
-        note(f"parked runs are left out: {error}")
-        return list_runs(here.engine.store, wanted, cursor=cursor, limit=limit)
-
-
-def _held(here: Here, page: Page) -> dict[str, list[str]]:
-    """Which paused scopes concern each run of a page. Graphs are asked for only while something is paused."""
-    store, holds = here.engine.store, read_holds(here.engine.store)
-    live = {run.run_id: run for run in page.runs if holds and not run.ended}
-    return {run.run_id: [] for run in page.runs} | {
-        run_id: concerning(holds, run, read_graph(store, run.partition, run.graph)) for run_id, run in live.items()
+    now = read_now(here.engine.store)
+    given: dict[str, Any] = {
+        **texts, "status": list(states), "since": _before(now, since), "until": _before(now, until), "idle": idle,
+        "idle_duration_gt": idle_longer_than, "archived": archived,
     }
+    asked = {name: value for name, value in given.items() if value not in (None, "", [])}
+    try:
+        found = find(here.engine, Where.parse(asked), cursor=cursor, limit=limit)
+    except BadInput as problem:
+        raise click.BadParameter(problem.problem, param_hint=_OPTIONS.get(problem.field, f"--{problem.field.replace('_', '-')}")) from None
+    if found.warning:
+        note(found.warning)
+    if here.json:
+        print_json({"runs": found.rows, "cursor": found.cursor})
+    elif archived:
+        from conductor.cli.archive import print_archived
+
+        print_archived(found)
+    else:
+        _print_runs(found)
 
 
-def _waiters(here: Here, run: RunRecord) -> tuple[Waiter, ...]:
-    """What a run waits for; its graph is read only if there is something."""
-    return active_waiters(run, read_graph(here.engine.store, run.partition, run.graph)) if run.waiting and not run.ended else ()
+def _before(now: int, seconds: float | None) -> int | None:
+    """So long ago, as a time; not before there were computers."""
+    return None if seconds is None else max(10**11, now - int(seconds * 1000))
 
 
-def _row(run: RunRecord, now: int, held: list[str], starts_at: int, waiters: tuple[Waiter, ...]) -> tuple[str, ...]:
+def _print_runs(found: Found) -> None:
+    if not found.rows:
+        note("no runs" + (f"; look further with --cursor {found.cursor}" if found.cursor else ""))
+        return
+    stdout().print(table(("RUN", "WORKFLOW", "STATE", "STEPS", "AGE", "TOOK"), (_row(row, found.now) for row in found.rows)))
+    if found.cursor:
+        note(f"there may be more: --cursor {found.cursor}")
+
+
+def _row(row: dict[str, Any], now: int) -> tuple[str, ...]:
     # What a cancel left undone is neither left to do nor running.
-    counts = ((run.failed, "failed"),) if run.ended else ((run.left, "left"), (run.active, "running"), (run.failed, "failed"))
-    parts = [f"{count} {word}" for count, word in counts if count]
-    if starts_at:
-        parts.append(f"starts at {moment(starts_at)}")
-    if waiters:
+    words = ("failed",) if row["ended_at"] else ("left", "running", "failed")
+    parts = [f"{count} {word}" for word in words if (count := row["running" if word == "running" else f"steps_{word}"])]
+    if row["starts_at"]:
+        parts.append(f"starts at {moment(row['starts_at'])}")
+    if waiters := [str(Waiter(**one)) for one in row["active_waiters"]]:
         more = f" and {len(waiters) - 2} more" if len(waiters) > 2 else ""
-        since = f" for {span(now - run.idle_since)}" if run.idle_since else ""
-        parts.append(escape(f"waits for {', '.join(map(str, waiters[:2]))}{more}{since}"))
-    parts += [f"[yellow]held: {escape(scope_in_words(scope))}[/]" for scope in held]
-    took = "-" if starts_at else span((run.ended_at or now) - run.created_at)
-    return short(run.run_id), escape(run.workflow), styled(run.state, run.reason), ", ".join(parts), span(now - run.created_at), took
+        since = f" for {span(row['idle_ms'])}" if row["idle_ms"] is not None else ""
+        parts.append(escape(f"waits for {', '.join(waiters[:2])}{more}{since}"))
+    parts += [f"[yellow]held: {escape(scope_in_words(scope))}[/]" for scope in row["held"]]
+    state, took = styled(row["state"], row["reason"]), "-" if row["starts_at"] else span(row["duration_ms"])
+    return short(row["run_id"]), escape(row["workflow"]), state, ", ".join(parts), span(now - row["created_at"]), took
 
 
 @command("show")

@@ -6,16 +6,17 @@ import heapq
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from conductor.idleness import active_waiters, waits_for
 from conductor.ids import home_of_name, is_run_id
 from conductor.records import Graph
 from conductor.state import RUN, RunState, terminal
 from conductor.store.reads import RunRecord, Source, read_graph, read_now, read_runs
+from conductor.store.sifting import sift
 
-__all__ = ["Ambiguous", "Filter", "Page", "QueueView", "find_run_by_prefix", "list_runs", "queues", "read_cursor", "waits_as_wanted"]
+__all__ = ["Ambiguous", "Filter", "Page", "QueueView", "find_run_by_prefix", "list_runs", "queues", "read_cursor"]
 
 _PAGE = 200
 _LOOK_AT_MOST = 20_000  # runs that one page may look at; a rarer filter gets its cursor and goes on
+_CHUNK = 500  # runs whose records are read in one go
 _FEW = 5_000
 _ENDED = terminal(RUN)
 _SKEW_MS = 600_000  # an id carries its starter's clock, the index the store's
@@ -45,6 +46,10 @@ class Filter:
     idle: bool | None = None
     idle_before: int = 0  # idle since this ms or earlier
     waiting_for: str = ""  # the name of a signal, or of the step that waits
+    step: str = ""  # where the run stands, or failed
+    error_kind: str = ""  # of an attempt that failed for good or will be repeated
+    version: str = ""  # the beginning of the hash of its graph
+    sessions: frozenset[str] | None = None  # all that whoever asks may see
 
     @property
     def wanted_states(self) -> frozenset[RunState]:
@@ -61,9 +66,16 @@ class Filter:
             and (not self.key or run.key == self.key)
             and (not self.tag or self.tag in run.tags)
             and (not self.lane or self.lane == run.lane)
+            and run.graph.startswith(self.version)
+            and (self.sessions is None or run.session in self.sessions)
             and run.created_at >= self.since
             and (not self.until or run.created_at <= self.until)
         )
+
+    def sift(self, source: Source, runs: Sequence[RunRecord]) -> list[RunRecord]:
+        """Those that match, also by what takes more than their records."""
+        left = [run for run in runs if self.matches(run)]
+        return sift(source, left, signal=self.waiting_for, step=self.step, error_kind=self.error_kind)
 
     def _matches_idleness(self, run: RunRecord) -> bool:
         idle = run.state is RunState.WAITING_SIGNAL
@@ -93,8 +105,10 @@ class QueueView:
 _Place = tuple[int, str]  # created ms and id: the order of every list
 
 
-def list_runs(source: Source, wanted: Filter | None = None, *, cursor: str = "", limit: int = 50) -> Page:
-    """The newest runs that match, merged over all partitions."""
+def list_runs(
+    source: Source, wanted: Filter | None = None, *, cursor: str = "", limit: int = 50, look_at_most: int = _LOOK_AT_MOST,
+) -> Page:
+    """The newest runs that match, merged over all partitions. What it costs does not depend on how many runs there are."""
     chosen = wanted or Filter()
     before = read_cursor(cursor)
     partitions: Sequence[int] = range(source.partitions)
@@ -104,24 +118,19 @@ def list_runs(source: Source, wanted: Filter | None = None, *, cursor: str = "",
     found: list[RunRecord] = []
     looked = 0
     last: _Place | None = None
-    for batch in _chunks(merged, max(limit, 50)):
-        for place, run in zip(batch, read_runs(source, [run_id for _, run_id in batch]), strict=True):
+    for batch in _chunks(merged, min(max(limit, 50), _CHUNK)):
+        records = {run.run_id: run for run in read_runs(source, [run_id for _, run_id in batch]) if run is not None}
+        matching = {run.run_id for run in chosen.sift(source, list(records.values()))}
+        for place in batch:
             last = place
-            if run is not None and chosen.matches(run) and waits_as_wanted(source, run, chosen):
-                found.append(run)
+            if place[1] in matching:
+                found.append(records[place[1]])
                 if len(found) == limit:
                     return Page(tuple(found), f"{last[0]}-{last[1]}")
         looked += len(batch)
-        if looked >= _LOOK_AT_MOST and last is not None:
+        if looked >= look_at_most and last is not None:
             return Page(tuple(found), f"{last[0]}-{last[1]}")
     return Page(tuple(found))
-
-
-def waits_as_wanted(source: Source, run: RunRecord, chosen: Filter) -> bool:
-    """Whether a run waits for the signal, or in the step, that a filter names."""
-    if not chosen.waiting_for:
-        return True
-    return bool(run.waiting) and waits_for(active_waiters(run, read_graph(source, run.partition, run.graph)), chosen.waiting_for)
 
 
 def read_cursor(cursor: str) -> _Place | None:
