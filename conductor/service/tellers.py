@@ -27,6 +27,7 @@ class RunTeller:
 
     def __init__(self, run_id: str, session: str, after: int) -> None:
         self._run_id, self._session, self._after = run_id, session, after
+        self._last = b""  # what was sent last
 
     def follow(self, hub: Hub, flag: asyncio.Event) -> AbstractContextManager[Topic]:
         return hub.follow_run(self._run_id, flag)
@@ -42,7 +43,7 @@ class RunTeller:
         page = await hub.logs.at(topic, block)
         if page is None:
             return Told(over="closed: the run is no longer kept")
-        if page.total < self._after:
+        if page.total < self._after or (self._last and passed and page.frames[passed - 1] != self._last):
             return Told(over="closed: the store lost its last writes; read from the beginning")
         parts: list[bytes] = []
         size = 0
@@ -52,6 +53,7 @@ class RunTeller:
             parts.append(shown)
             size += len(shown)
         self._after += len(parts)
+        self._last = parts[-1] if parts else self._last
         if page.end is not None and passed + len(parts) == len(page.frames):
             return Told(b"".join(parts) + page.end, over="end")
         return Told(b"".join(parts), more=bool(parts))

@@ -37,6 +37,7 @@ _HEADERS = (
 _COME_BACK_MS = 2000
 _AWAY = (StoreUnreachable, ArchiveUnreachable, *Unreachable)
 _NO_MORE = (401, 403, 404)
+_AGAIN = 1.0  # seconds after a look that failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ class Told:
 
 
 NOTHING = Told()
+_AWAY_NOW = Told()  # nothing that could be known
 
 
 class Teller(Protocol):
@@ -146,14 +148,14 @@ class EventStream(Response):
             else:
                 await self._wait(min(
                     said + settings.stream_heartbeat_seconds, checked + settings.stream_check_seconds,
-                    heard + settings.stream_idle_seconds))
+                    heard + settings.stream_idle_seconds, now() + (_AGAIN if told is _AWAY_NOW else settings.stream_idle_seconds)))
         return ""
 
     async def _look(self, hub: Hub, topic: Topic) -> Told:
         try:
             return await self._teller.look(hub, topic)
         except _AWAY:
-            return NOTHING  # the stream stays; the flag is raised when the store is back
+            return _AWAY_NOW  # the stream stays
         except ConductorError as error:
             return Told(over=f"closed: {error.code}")
 

@@ -200,6 +200,36 @@ def test_a_stream_ends_when_its_reader_may_no_longer_read(serve: Serve) -> None:
         stage.begin(session="s1")
 
 
+@pytest.mark.spec("S42", "SVC-4")
+def test_a_browser_reads_by_its_cookie_and_no_token_ever_stands_in_a_url(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    stage, served = serve(stream_check_seconds=0.1)
+    run_id, store = stage.begin(), stage.engine.store
+    secret, _ = store.add_token("ann", ["read", "write"])
+    path = f"/v1/runs/{run_id}/events"
+    try:
+        eventually(lambda: served.reader(path).status == 401, what="the first token closes the service")
+        for name in ("token", "access_token", "ticket", "Authorization"):
+            assert served.reader(f"{path}?{name}={secret}").status == 401
+            refused = served.reader(f"{path}?{name}={secret}", Authorization=f"Bearer {secret}")
+            assert (refused.status, refused.error["code"]) == (422, "unknown_filter")
+            assert secret not in str(refused.error)
+        _, headers, told = served.ask("POST", "/v1/login", body={"token": secret})
+        cookie = headers["set-cookie"].partition(";")[0]
+        assert secret not in cookie
+        reader, by_token = served.reader(path, Cookie=cookie), served.reader(path, Authorization=f"Bearer {secret}")
+        for one in (reader, by_token):
+            one.until("run_idle")
+        assert served.ask("POST", "/v1/logout", {"Cookie": cookie, "X-Conductor-CSRF": told["csrf"]})[0] == 200
+        assert "may no longer" in reader.closed()
+        assert served.reader(path, Cookie=cookie, Last_Event_ID=reader.last_id).status == 401
+        assert not by_token.over
+        store.revoke_token("ann")
+        assert "may no longer" in by_token.closed()
+        assert secret not in caplog.text
+    finally:
+        store.forget_token("ann")
+
+
 @pytest.mark.spec("S43", "S15")
 def test_streams_are_bounded_by_caller_and_in_all(serve: Serve) -> None:
     stage, served = serve(

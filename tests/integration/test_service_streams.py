@@ -6,12 +6,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from conductor.archive import Kind
+from conductor.declare import registry
 from conductor.runs.archiving import put_rows, rows_of
 from conductor.runs.parking import park, wake
+from conductor.service import listening, streams
 from conductor.service.access import Caller
 from conductor.sessions import inbox
 from tests.integration.stage import Serve, staged
@@ -65,8 +68,6 @@ def test_a_reader_goes_on_at_another_service(serve: Serve) -> None:
 
 @pytest.mark.spec("RUN-9")
 def test_without_any_notice_a_stream_is_a_second_late_and_complete(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    from conductor.service import listening
-
     monkeypatch.setattr(listening._Notices, "ask", lambda self: bool(self.over.wait(0.1)))
     stage, served = serve()
     run_id = stage.begin()
@@ -77,26 +78,117 @@ def test_without_any_notice_a_stream_is_a_second_late_and_complete(serve: Serve,
     whole(reader)
 
 
-@pytest.mark.spec("RUN-9")
-def test_notices_that_were_cut_off_or_count_from_an_earlier_place_are_a_gap(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    from conductor.service import streams
+@pytest.fixture
+def blind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is compared: only notices lead to a look."""
+    monkeypatch.setattr(streams, "_COMPARE_EVERY", 3600)
 
-    monkeypatch.setattr(streams, "_COMPARE_EVERY", 3600)  # only the threads see anything
-    stage, served = serve()
-    run_id, other = stage.begin(), stage.begin()
-    readers = [served.reader(f"/v1/runs/{one}/events") for one in (run_id, other)]
-    for reader in readers:
-        reader.until("run_idle")
-    store = stage.engine.store
-    eventually(lambda: served.listening == len({run_id[-2:], other[-2:]}))
-    notices = store.keys.of(int(run_id[-2:], 16), "notices")
-    store.client().delete(notices)
-    store.client().xadd(notices, {"r": run_id, "n": 1, "s": "running"}, id="1-1")
-    stage.say(run_id)
-    store.client().delete(notices)
-    store.client().xadd(notices, {"r": "another", "n": 1, "s": "running"}, id="2-1")
-    readers[0].ended(5)
-    whole(readers[0])
+
+class Waited:
+    """A run that waits, with a reader who has seen all of it and hears by notices only."""
+
+    def __init__(self, serve: Serve, **settings: Any) -> None:
+        self.stage, self.served = serve(**settings)
+        self.run_id = self.stage.begin()
+        self.client = self.stage.engine.store.client()
+        self.notices = self.stage.engine.store.keys.of(int(self.run_id[-2:], 16), "notices")
+        self.log = self.stage.engine.store.keys.run(self.run_id, "log")
+        self.reader = self.served.reader(f"/v1/runs/{self.run_id}/events")
+        self.reader.until("run_idle")
+
+    def heard(self, place: str) -> None:
+        """Wait until the thread that listens has read up to a place."""
+        (listener,) = self.served.hub._listeners._notices.values()
+        eventually(lambda: listener._place == place, what=lambda: f"{listener._place} is {place}")
+
+    def is_told(self) -> None:
+        assert self.reader.ended(5).data["state"] == "completed"
+        whole(self.reader)
+
+
+@pytest.mark.spec("RUN-9")
+def test_places_that_went_back_are_a_gap(blind: None, serve: Serve) -> None:
+    """A store that was restored, on a clock that is behind, counts from an earlier place."""
+    waited = Waited(serve)
+    ahead = f"{stage_now(waited) + 3_600_000}-1"
+    waited.client.xadd(waited.notices, {"r": "another", "n": 1, "s": "running"}, id=ahead)
+    waited.heard(ahead)
+    waited.client.delete(waited.notices)
+    waited.stage.say(waited.run_id)
+    waited.is_told()
+
+
+def stage_now(waited: Waited) -> int:
+    return int(waited.stage.engine.store._now())
+
+
+@pytest.mark.spec("RUN-9")
+def test_notices_that_were_cut_off_are_a_gap(blind: None, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "_PAUSE", 0.7)
+    waited = Waited(serve)
+    waited.heard(waited.client.xadd(waited.notices, {"r": "another", "n": 1, "s": "running"}))
+    waited.stage.say(waited.run_id)
+    pipe = waited.client.pipeline(transaction=False)
+    for number in range(500):
+        pipe.xadd(waited.notices, {"r": "another", "n": number, "s": "running"}, maxlen=500, approximate=False)
+    pipe.execute()
+    waited.is_told()
+
+
+@pytest.mark.spec("RUN-9")
+def test_an_outage_is_a_gap(blind: None, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a store has lost when it comes back shows at once."""
+    waited = Waited(serve)
+    entry = waited.client.rpop(waited.log)
+    read, broken = listening.read_news, iter([True])
+
+    def read_news(*args: Any) -> Any:
+        if next(broken, False):
+            raise ConnectionError("the store is away")
+        return read(*args)
+
+    monkeypatch.setattr(listening, "read_news", read_news)
+    assert "lost its last writes" in waited.reader.closed(5)
+    waited.client.rpush(waited.log, entry)
+
+
+@pytest.mark.spec("RUN-9")
+def test_a_look_that_fails_is_repeated_though_nothing_rings(blind: None, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited = Waited(serve)
+    histories = waited.served.app.state.histories
+    read, broken = histories.page, iter([True] * 3)
+
+    def page(*args: Any) -> Any:
+        if next(broken, False):
+            raise ConnectionError("the store is away")
+        return read(*args)
+
+    monkeypatch.setattr(histories, "page", page)
+    waited.stage.say(waited.run_id)
+    waited.is_told()
+
+
+@pytest.mark.spec("RUN-9")
+def test_steps_within_the_window_of_a_notice_are_told_when_it_is_over(blind: None, serve: Serve) -> None:
+    stage, served = serve(drain_steps=3)
+    run_id = str(registry.declared["many"].apply_async().id)
+    reader = served.reader(f"/v1/runs/{run_id}/events")
+    eventually(lambda: served.listening == 1)
+    for _ in range(5):
+        stage.drain()
+        last = stage.engine.store.client().llen(stage.engine.store.keys.run(run_id, "log"))
+        eventually(lambda last=last: len(reader.numbers) == last, 0.9, what=lambda last=last: f"{last} events, not {len(reader.numbers)}")
+    whole(reader)
+
+
+@pytest.mark.spec("SVC-3")
+def test_a_log_that_lost_its_end_and_grew_again_closes_the_stream(serve: Serve) -> None:
+    waited = Waited(serve)
+    entry = waited.client.rpop(waited.log)
+    waited.client.rpush(waited.log, "i;1;1", entry)
+    assert "lost its last writes" in waited.reader.closed(5)
+    waited.client.rpop(waited.log, 2)
+    waited.client.rpush(waited.log, entry)
 
 
 @pytest.mark.spec("SVC-3")

@@ -66,11 +66,17 @@ class Served:
 
     def get(self, path: str, headers: Mapping[str, str] | None = None) -> tuple[int, Any]:
         """Status and JSON of a request that is no stream."""
+        status, _, told = self.ask("GET", path, headers)
+        return status, told
+
+    def ask(self, method: str, path: str, headers: Mapping[str, str] | None = None, body: Any = None) -> tuple[int, Any, Any]:
+        """Status, headers and JSON."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
         try:
-            connection.request("GET", path, headers=dict(headers or {}))
+            said = {} if body is None else {"Content-Type": "application/json"}
+            connection.request(method, path, None if body is None else json.dumps(body), {**said, **(headers or {})})
             answer = connection.getresponse()
-            return answer.status, json.loads(answer.read() or b"null")
+            return answer.status, answer.headers, json.loads(answer.read() or b"null")
         finally:
             connection.close()
 
