@@ -10,6 +10,7 @@ from typing import Any
 from conductor.broker.commanding import Call
 from conductor.errors import BadInput, RunFinished
 from conductor.runs.erasing import erase_run as erase
+from conductor.runs.finding import Where, find
 from conductor.runs.fork import fork_run as fork
 from conductor.runs.fsck import fsck as recount
 from conductor.runs.outcome import outcome
@@ -20,7 +21,7 @@ from conductor.store.reads import read_events, read_graph
 __all__ = ["COMMANDS"]
 
 _MOMENTS = ("eta", "expires", "deadline")
-_MOST_EVENTS = 1000
+_MOST_EVENTS = _MOST_RUNS = 1000
 
 
 def start_run(call: Call, workflow: str, input: Any = None, **options: Any) -> dict[str, Any]:
@@ -111,6 +112,15 @@ def erase_run(call: Call, run_id: str) -> dict[str, Any]:
 # Looking.
 
 
+def list_runs(call: Call, limit: int = 50, cursor: str = "", **where: Any) -> dict[str, Any]:
+    """Runs, newest first, by the filters of every list: `status="failed"`, `workflow=`, `session=`, `tag=`, `since=`, … With a `cursor`
+    there may be more."""
+    if not 1 <= limit <= _MOST_RUNS:
+        raise BadInput(what="list of runs", field="limit", problem=f"{limit} is outside 1 to {_MOST_RUNS}")
+    found = find(call.engine, Where.parse(where), cursor=cursor, limit=limit)
+    return {"runs": found.rows, "cursor": found.cursor or None, "warning": found.warning or None}
+
+
 def show_run(call: Call, run_id: str, values: bool = False) -> dict[str, Any]:
     """One run with its steps, and why it stands where it stands; with `values` also its input and result."""
     call.conductor._check_id(run_id)
@@ -152,6 +162,7 @@ COMMANDS: Mapping[str, Callable[..., Any]] = {
     "conductor.resume_run": resume_run, "conductor.retry_run": retry_run, "conductor.fork_run": fork_run,
     "conductor.signal_run": signal_run, "conductor.advance_run": advance_run, "conductor.grant_run": grant_run,
     "conductor.revoke_run": revoke_run, "conductor.erase_run": erase_run,
-    "conductor.show_run": show_run, "conductor.run_outcome": run_outcome, "conductor.run_events": run_events,
+    "conductor.list_runs": list_runs, "conductor.show_run": show_run, "conductor.run_outcome": run_outcome,
+    "conductor.run_events": run_events,
     "conductor.recover": recover, "conductor.fsck": fsck,
 }

@@ -30,6 +30,7 @@ __all__ = ["kind_of", "relay"]
 _PREFIX = {QueueReason.RETRY: "retry", QueueReason.DEFERRED: "deferred", QueueReason.SCHEDULED: "scheduled"}
 _ENDS = {OpState.COMPLETED: "success", OpState.EXHAUSTED: "exhausted", OpState.FAILED: "failed"}
 _BATCH = 100
+_LAST = 9  # of the priorities 0 to 9
 
 logger = logging.getLogger(__name__)
 
@@ -98,10 +99,11 @@ def _body(found: Operation) -> dict[str, Any]:
 
 
 def _notify(engine: Engine, message_id: str, message: Mapping[str, Any]) -> None:
-    """One operation per surface, under an id that is the same if this is repeated."""
+    """One operation per surface, under an id that is the same if this is repeated. They come after everything else that stands ready: a
+    target that is slow takes what workers have left over, and never the turn of a run."""
     capability = find(NOTIFY)
     for name in surfaces_of(engine.settings):
         text = f"{message_id}\0{name}"
         payload = capability.encode({"surface": name, "message": dict(message)}, limit=2 * engine.settings.max_payload_bytes)
         op_id = derived_id(text, int(message_id[:13].replace("-", ""), 16), home_of_name(text, engine.store.partitions))
-        start_operation(engine, capability, payload, reason=QueueReason.RETRY, op_id=op_id)
+        start_operation(engine, capability, payload, reason=QueueReason.RETRY, op_id=op_id, priority=_LAST)

@@ -83,12 +83,12 @@ def _who(request: Request) -> Caller | None:
 
 
 @contextmanager
-def opened(valkey: ValkeyServer, namespace: str) -> Iterator[Front]:
+def opened(valkey: ValkeyServer, namespace: str, **settings: Any) -> Iterator[Front]:
     """A front with a registry of its own. At the end every key must be in the catalogue."""
     with registry.isolated(), needs.isolated(), every.isolated():
         for found in (built_in.notify, built_in.replay, built_in_runs.workflow_cancel, built_in_runs.workflow_sweep_idle):
             registry.register_capability(found, registry.place_of_caller())
-        front = Front(valkey.url(), namespace)
+        front = Front(valkey.url(), namespace, **settings)
         with TestClient(asgi(front.conductor, auth=_who), base_url="http://127.0.0.1") as front.client:
             yield front
     strange = [line for line in leaks(valkey.client(), namespace) if "index of runs" not in line]  # operations have an index of their own

@@ -52,7 +52,7 @@ def bureau(valkey: ValkeyServer, namespace: str) -> Iterator[Bureau]:
 def test_names_are_stable_and_every_command_says_what_it_does() -> None:
     nouns = {
         "start_run", "cancel_run", "pause_run", "resume_run", "retry_run", "fork_run", "signal_run", "advance_run", "grant_run", "revoke_run",
-        "erase_run", "show_run", "run_outcome", "run_events", "recover", "fsck",
+        "erase_run", "list_runs", "show_run", "run_outcome", "run_events", "recover", "fsck",
         "call", "submit", "retry_operation", "cancel_operation", "resolve", "list_operations", "show_operation", "operation_status",
         "list_capabilities", "show_capability", "schedule", "list_schedules", "show_schedule", "pause_schedule", "resume_schedule",
         "drop_schedule", "list_lanes", "show_lane", "list_limits", "set_limit", "reset_limit", "list_queues", "pause_scope", "resume_scope",
@@ -84,6 +84,19 @@ def test_a_run_is_started_looked_at_and_moved(bureau: Bureau) -> None:
         bureau.send("show_run", run_id)
     assert bureau.send("fsck")["differences"] == []
     assert bureau.send("recover", dry_run=True)["errors"] == []
+
+
+def test_runs_are_listed_by_the_filters_of_every_list(bureau: Bureau) -> None:
+    failed, napping = bureau.failed_run(), bureau.send("start_run", "cli_naps", session="ada", tags=["night"])["run_id"]
+
+    def ids(**where: Any) -> list[str]:
+        return [one["run_id"] for one in bureau.send("list_runs", **where)["runs"]]
+
+    assert ids() == [napping, failed]
+    assert ids(status="failed") == ids(status=["failed", "completed"]) == ids(workflow="cli_orders") == [failed]
+    assert ids(session="ada", tag="night") == [napping]
+    page = bureau.send("list_runs", limit=1)
+    assert [one["run_id"] for one in bureau.send("list_runs", limit=1, cursor=page["cursor"])["runs"]] == [failed]
 
 
 def test_a_run_that_failed_again_is_not_retried_again_by_the_same_message(bureau: Bureau) -> None:
@@ -261,6 +274,11 @@ def test_what_can_be_started_and_called_is_told(bureau: Bureau) -> None:
     ("list_operations", [], {"limit": 0}, "outside 1 to 1000"),
     ("list_operations", [], {"limit": True}, "is not of type int"),
     ("list_operations", [], {"older_than": "5"}, "is not of type float"),
+    ("list_runs", [], {"stauts": "failed"}, "did you mean status"),
+    ("list_runs", [], {"status": "odd"}, "'odd' is no state"),
+    ("list_runs", [], {"limit": 1001}, "outside 1 to 1000"),
+    ("list_runs", [], {"limit": "5"}, "is not of type int"),
+    ("list_runs", [], {"cursor": "1-x"}, "cursor"),
     ("resolve", ["x"], {}, "missing a required argument: 'landed'"),
     ("set_limit", ["ai"], {"concurrency": "4"}, "concurrency: '4' is not of type"),
     ("set_limit", ["ai"], {"rate": "soon"}, "rate is 'soon'"),
