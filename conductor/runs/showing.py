@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["show_run"]
 
+_LONGEST = 500
+
 
 def show_run(engine: Engine, run_id: str, *, values: bool = False, spelling: Spelling | None = None) -> dict[str, Any]:
     """Everything about one run. `values` adds input and result, which may hold what not everybody should read."""
@@ -33,10 +35,17 @@ def show_run(engine: Engine, run_id: str, *, values: bool = False, spelling: Spe
         told |= {"state": stub.state, "reason": stub.reason, "actor": stub.actor, "ended_at": stub.ended_at or None}
     said = why(with_queues(engine.store, view) if row is None else view, spelling or Spelling())
     told["why"] = {"sentence": said.sentence, "command": said.command}
+    told["reason"], told["why"]["sentence"] = redact(told["reason"]), redact(told["why"]["sentence"])
     for step in told["steps"]:
         if "error" in step:
-            step["error"].pop("traceback", None)
+            step["error"] = _without_secrets(step["error"])
     return told | (_values(engine, view, row) if values else {})
+
+
+def _without_secrets(error: dict[str, Any]) -> dict[str, Any]:
+    """What went wrong, without its traceback; the text is whoever raised it's, so it may hold anything and be of any length."""
+    told = {name: value for name, value in error.items() if name != "traceback"}
+    return told | {"message": redact(str(told.get("message", "")))[:_LONGEST]}
 
 
 def _found(engine: Engine, run_id: str) -> tuple[RunView, ArchivedRun | None, Stub | None]:

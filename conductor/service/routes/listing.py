@@ -8,8 +8,10 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
+from conductor.errors import BadInput
 from conductor.runs.finding import Where, find
-from conductor.service.access import Caller, Reader, Served
+from conductor.service.access import Reader, Served
+from conductor.service.errors import UnknownFilter
 from conductor.service.replies import Responses, example, reply
 from conductor.service.routes.runs import ROW
 
@@ -29,12 +31,13 @@ def list_runs(
 ) -> Response:
     """Runs that match every filter, newest first. Unknown filters and values are refused. A page may be short and still have a cursor."""
     asked = {name: value for name, value in request.query_params.items() if name not in ("limit", "cursor")}
-    found = find(served.engine, Where.parse(_bound(asked, caller)), cursor=cursor, limit=limit)
-    return reply({"runs": [row for row in found.rows if caller.sees(str(row["session"]))], "cursor": found.cursor or None})
+    found = find(served.engine, _where(asked), cursor=cursor, limit=limit, within=caller.sessions)
+    told = {"runs": found.rows, "cursor": found.cursor or None}
+    return reply(told | ({"warning": found.warning} if found.warning else {}))
 
 
-def _bound(asked: Mapping[str, str], caller: Caller) -> dict[str, str]:
-    """A caller bound to one session asks for that one; rows of sessions that are not its own are left out in any case."""
-    if caller.sessions is not None and len(caller.sessions) == 1 and "session" not in asked:
-        return {**asked, "session": next(iter(caller.sessions))}
-    return dict(asked)
+def _where(asked: Mapping[str, str]) -> Where:
+    try:
+        return Where.parse(asked)
+    except BadInput as error:
+        raise UnknownFilter(problem=f"filter {error.field}: {error.problem}", field=error.field) from None
