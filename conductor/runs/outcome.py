@@ -50,7 +50,10 @@ def outcome(engine: Engine, run_id: str) -> dict[str, Any]:
     stub, row = read_stub(engine.store, run_id), archived_row(engine, run_id)
     if row is None and stub is None:
         raise UnknownRun(run_id=run_id, namespace=engine.settings.namespace)
-    return _parked(stub, row) if stub is not None else _archived(engine, run_id)
+    if stub is not None:
+        return _parked(stub, row)
+    assert row is not None
+    return _archived(engine, row)
 
 
 def _standing(run: RunRecord) -> dict[str, Any]:
@@ -70,14 +73,14 @@ def _parked(stub: Stub, row: ArchivedRun | None) -> dict[str, Any]:
     return told
 
 
-def _archived(engine: Engine, run_id: str) -> dict[str, Any]:
-    row = archived_row(engine, run_id, with_snapshot=True)
-    if row is None:
-        raise UnknownRun(run_id=run_id, namespace=engine.settings.namespace)
+def _archived(engine: Engine, known: ArchivedRun) -> dict[str, Any]:
     try:
+        row = archived_row(engine, known.run_id, with_snapshot=True)
+        if row is None:  # erased since we looked
+            raise UnknownRun(run_id=known.run_id, namespace=engine.settings.namespace)
         view = view_archived(engine, row)
     except CorruptPayload:
-        return _row_alone(row)
+        return _row_alone(known)
     told = _standing(view.run) | {"session": row.session}
     return told | _end(engine, view.run, row, view) if view.run.ended else told
 

@@ -170,6 +170,6 @@ def _spoil(bureau: Bureau) -> None:
     path = bureau.engine.settings.archive_url.removeprefix("sqlite:///")
     with sqlite3.connect(path) as connection:
         (table,) = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'") if "run" in name]
-        assert connection.execute(f"UPDATE {table} SET snapshot = x'00ff'").rowcount  # noqa: S608
+        assert connection.execute(f"UPDATE {table} SET snapshot = x'00ff'").rowcount
 
 
