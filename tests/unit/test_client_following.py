@@ -276,6 +276,18 @@ def test_a_log_that_lost_its_last_writes_is_followed_from_where_it_stands() -> N
     assert caller.delivered == [1, 2, 3, 4, 5, 4], "it is another event 4"
 
 
+def test_a_stream_of_another_store_makes_it_look_at_once() -> None:
+    caller = Caller(epoch="e1", after=9)
+    caller.opens("e2")
+    assert len(caller.asked) == 1
+    caller.outcome("running", epoch="e2", last_event=3)
+    assert caller.state is State.LOST_CONNECTION, "that stream waits behind event 9 of another log"
+    while caller.state is not State.RECOVERED:
+        caller.wake()
+        caller.outcome("running", epoch="e2", last_event=3)
+    assert caller.opened == [9, 3]
+
+
 # Giving up.
 
 
