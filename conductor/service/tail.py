@@ -33,6 +33,7 @@ _WAITING = 2000  # runs that wait to be read; more are a gap
 _RING = 1024  # changes kept for readers that are a little behind
 _REMEMBERED = 8192  # runs of which is known what was told last
 _CHUNK = 64
+_STANDING = 2.0  # seconds in which threads begin to listen, each with a gap that nobody minds
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +58,12 @@ class _Tail:
         self._last: OrderedDict[str, tuple[str, int]] = OrderedDict()
         self._ring: deque[_Change] = deque(maxlen=_RING)
         self._reading: asyncio.Task[None] | None = None
+        self._stands = hub.loop.time() + _STANDING
         self.total = 0
 
     def heard(self, news: News) -> None:
         """What a partition has said."""
-        if news.gap and self.total:
+        if news.gap and self._hub.loop.time() > self._stands:
             self._add([_GAP])
         for run_id, _, state in news.told:
             if self._last.get(run_id, ("", 0))[0] != state:

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from starlette.datastructures import Headers
 
+from conductor.errors import BadInput
 from conductor.runs import history
 from conductor.runs.history import Histories
+from conductor.service.access import Caller
 from conductor.service.framing import comment, frame, place
+from conductor.service.routes.events import _number, _wants_stream
+from conductor.service.telling import NOTHING, EventStream, Told
 from conductor.service.topics import Looks, Topic
+from conductor.settings import Settings
 from conductor.store.following import LogPage
 
 ANY = st.text(st.characters(exclude_categories=[]), max_size=40)
@@ -135,6 +142,93 @@ def test_a_look_that_fails_is_made_again_and_one_reader_that_leaves_takes_it_fro
         assert await stayer == 5
 
     on_a_loop(test)
+
+
+class Script:
+    """A teller whose looks are functions of the flag, one after the other."""
+
+    def __init__(self, *looks: Callable[[asyncio.Event], Told]) -> None:
+        self._looks = list(looks)
+        self._flag = asyncio.Event()
+
+    @contextmanager
+    def follow(self, hub: Any, flag: asyncio.Event) -> Iterator[Any]:
+        self._flag = flag
+        yield None
+
+    def opening(self) -> bytes:
+        return b""
+
+    def permits(self, caller: Caller) -> bool:
+        return True
+
+    async def look(self, hub: Any, topic: Any) -> Told:
+        return self._looks.pop(0)(self._flag)
+
+
+async def streamed(hub: Any, teller: Script, send: Any) -> None:
+    hub.place, hub.stopping = lambda actor: nullcontext(), False
+    hub.engine = SimpleNamespace(settings=Settings(stream_send_seconds=0.2))
+    caller = Caller("ann", frozenset({"read"}))
+
+    async def who() -> Caller:
+        return caller
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    app = SimpleNamespace(state=SimpleNamespace(streams=hub, histories=None))
+    async with asyncio.timeout(2):
+        await EventStream(teller, caller, who)({"type": "http", "app": app}, receive, send)
+
+
+@pytest.mark.spec("SVC-3")
+def test_what_happens_during_a_look_is_looked_at_without_waiting() -> None:
+    def during(flag: asyncio.Event) -> Told:
+        flag.set()
+        return NOTHING
+
+    async def test(hub: Any) -> None:
+        sent: list[Any] = []
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        await streamed(hub, Script(during, during, lambda flag: Told(b"x", over="end")), send)
+        assert [message.get("body") for message in sent[2:]] == [b"x", b""]
+        assert not sent[-1]["more_body"]
+
+    on_a_loop(test)
+
+
+@pytest.mark.spec("SVC-3", "S43")
+def test_a_reader_that_takes_nothing_is_given_up_where_a_connection_cannot_be_cut() -> None:
+    async def test(hub: Any) -> None:
+        async def send(message: Any) -> None:
+            if message.get("body") == b"x":
+                await asyncio.Event().wait()
+
+        await streamed(hub, Script(lambda flag: Told(b"x", more=True)), send)
+
+    on_a_loop(test)
+
+
+@pytest.mark.spec("S43")
+@given(ANY | st.integers().map(str))
+def test_only_a_number_of_a_log_is_a_place_in_it(text: str) -> None:
+    if len(text) <= 15 and text.isascii() and text.isdigit():
+        assert _number(text, "after") == int(text)
+    elif text != "now":
+        with pytest.raises(BadInput):
+            _number(text, "Last-Event-ID")
+
+
+@pytest.mark.parametrize(("accept", "wants"), [
+    ("text/event-stream", True), ("TEXT/Event-Stream; charset=utf-8", True), ("application/json, text/event-stream;q=0.9", True),
+    ("text/event-stream;q=0", False), ("text/event-stream; q=0.000", False), ("text/event-stream;q=0.001", True), ("*/*", False), ("", False),
+    ("text/*", False), ("application/json", False), (",;,", False)])
+def test_a_stream_is_told_to_who_asks_for_one(accept: str, wants: bool) -> None:
+    assert _wants_stream(Headers({"accept": accept})) is wants
 
 
 @pytest.mark.spec("SVC-3")

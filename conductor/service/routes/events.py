@@ -22,6 +22,7 @@ from conductor.service.access import Caller, Reader, Served
 from conductor.service.errors import Refusal, UnknownFilter
 from conductor.service.forms import Limit, Word
 from conductor.service.ownership import own_run
+from conductor.service.replies import Responses
 from conductor.service.routes.sessions import known_session
 from conductor.service.streams import histories_of
 from conductor.service.tail import TailTeller
@@ -37,7 +38,9 @@ __all__ = ["router"]
 
 _NUMBER = re.compile(r"[0-9]{1,15}\Z")  # no number that JavaScript would round
 _NOWHERE = 10**15  # behind every log: the page says only how long it is
-_STREAM = {"text/event-stream": {"schema": {"type": "string"}}}
+_STREAM: Responses = {200: {"description": "events as they come", "content": {"text/event-stream": {"schema": {"type": "string"}}}}}
+_ERROR = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+_ONLY: Responses = {**_STREAM, 406: {"description": "this is told as a stream of events only", "content": _ERROR}}
 
 
 class NotAcceptable(Refusal):
@@ -60,7 +63,7 @@ router = APIRouter(prefix="/v1", tags=["events"])
 streams = APIRouter(route_class=StreamRoute)
 
 
-@router.get("/runs/{run_id}/events", responses={200: {"content": _STREAM}}, response_class=JSONResponse)
+@router.get("/runs/{run_id}/events", responses=_STREAM, response_class=JSONResponse)
 def run_events(
     run_id: str, request: Request, caller: Reader, conductor: Served,
     after: Annotated[Word, Query(description="a number: only events behind it; `now`: only what comes")] = "0", limit: Limit = 100,
@@ -107,7 +110,7 @@ def _number(text: str, field: str) -> int | None:
     return int(text)
 
 
-@router.get("/events", responses={200: {"content": _STREAM}}, response_class=EventStream)
+@router.get("/events", responses=_ONLY, response_class=EventStream)
 def all_events(
     request: Request, caller: Reader, workflow: Word = "",
     state: Annotated[Word, Query(description="only runs that come into this state")] = "",
@@ -123,7 +126,7 @@ def all_events(
     return _stream(request, caller, TailTeller(caller, workflow=workflow, state=state))
 
 
-@router.get("/sessions/{session}/inbox/events", responses={200: {"content": _STREAM}}, response_class=EventStream)
+@router.get("/sessions/{session}/inbox/events", responses=_ONLY, response_class=EventStream)
 def inbox_events(session: str, request: Request, caller: Reader, conductor: Served) -> Response:
     """The messages of a session that nobody has acknowledged, and those that come; ids are those of the messages. Who comes back with
     `Last-Event-ID` goes on behind that message."""
