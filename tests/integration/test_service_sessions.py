@@ -191,3 +191,33 @@ def test_a_capability_whose_tool_is_away_is_listed_with_the_reason_and_probed_on
         assert front.told("GET", "/capabilities/invoice")["disabled"] == "bridge: its probe returned False"
     assert front.told("GET", "/capabilities?text=invoice")["capabilities"][0]["disabled"]
     assert asked == [1]
+
+
+# The document.
+
+ROUTES = {
+    "/v1/operations": "get", "/v1/operations/status": "get", "/v1/operations/{operation_id}": "get", "/v1/operations/{operation_id}/retry": "post",
+    "/v1/operations/{operation_id}/cancel": "post", "/v1/operations/{operation_id}/resolve": "post", "/v1/call": "post", "/v1/submit": "post",
+    "/v1/lanes": "get", "/v1/lanes/{name}": "get", "/v1/limits": "get", "/v1/limits/{name}": "get put delete", "/v1/queues": "get",
+    "/v1/holds": "get", "/v1/holds/{scope}": "put delete", "/v1/schedules": "get", "/v1/schedules/{name}": "get delete",
+    "/v1/schedules/{name}/pause": "post", "/v1/schedules/{name}/resume": "post", "/v1/sessions/{session}": "put",
+    "/v1/sessions/{session}/grants": "get post delete", "/v1/sessions/{session}/grants/{capability}": "delete",
+    "/v1/sessions/{session}/inbox": "get", "/v1/sessions/{session}/inbox/{message_id}/ack": "post", "/v1/workflows": "get",
+    "/v1/workflows/{name}": "get", "/v1/workflows/{name}/mermaid": "get", "/v1/capabilities": "get", "/v1/capabilities/{name}": "get",
+}
+
+
+@pytest.mark.spec("SVC-1")
+def test_the_openapi_document_tells_each_route_what_it_takes_and_what_it_answers(front: Front) -> None:
+    served: Any = front.client.app
+    document = served.openapi()
+    for path, methods in ROUTES.items():
+        for method in methods.split():
+            told = document["paths"][path][method]
+            assert told["description"], (method, path)
+            assert told["tags"], (method, path)
+            answers = [answer for status, answer in told["responses"].items() if status.startswith("2")]
+            assert any("$ref" in str(answer) or "text/plain" in str(answer) for answer in answers), (method, path)
+            assert {"401", "404"} <= set(told["responses"]), (method, path)
+    (state,) = [one for one in document["paths"]["/v1/operations"]["get"]["parameters"] if one["name"] == "state"]
+    assert "queued_scheduled_job" in str(state)

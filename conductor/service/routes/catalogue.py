@@ -27,6 +27,7 @@ router = APIRouter(prefix="/v1")
 @router.get("/workflows", response_model=Workflows, tags=["workflows"])
 def list_workflows(_caller: Reader, conductor: Served) -> Any:
     """The workflows that this service knows."""
+    conductor.import_code()
     return {"workflows": [
         {"workflow": name, "steps": len(flow.graph.steps), "hash": flow.graph.hash, "lane": flow.lane.name if flow.lane else None}
         for name, flow in sorted(conductor.engine.workflows.items())
@@ -51,6 +52,7 @@ def draw_workflow(name: str, _caller: Reader, conductor: Served) -> str:
 @router.get("/capabilities", response_model=Capabilities, tags=["capabilities"])
 def list_capabilities(_caller: Reader, conductor: Served, request: Request, text: Word = "") -> Any:
     """Capabilities whose name or documentation has every word of `text`."""
+    conductor.import_code()
     reasons = _reasons(request, conductor)
     return {"capabilities": [offer(one, reasons.get(one.name, "")) for one in conductor.capabilities(text)]}
 

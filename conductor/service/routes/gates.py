@@ -35,6 +35,7 @@ router = APIRouter(prefix="/v1")
 @router.get("/lanes", response_model=Lanes, tags=["lanes"])
 def list_lanes(caller: Reader, conductor: Served) -> Any:
     """Lanes that somebody is in, and those that are declared here."""
+    conductor.import_code()
     return {"lanes": [_lane(conductor, caller, view) for view in lanes(conductor.engine)]}
 
 
@@ -66,6 +67,7 @@ class LimitSet(Body):
 @router.get("/limits", response_model=Limits, tags=["limits"])
 def list_limits(caller: Reader, conductor: Served) -> Any:
     """Limits that are in use, set, or declared here."""
+    conductor.import_code()
     return {"limits": [_limit(caller, view) for view in limits(conductor.engine)]}
 
 
