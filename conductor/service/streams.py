@@ -20,7 +20,7 @@ Races, one sentence each:
 * *Notices are lost* (the stream is cut, the server restarted, places went back): a gap; all topics of the partition ring, kept looks are
   forgotten. What even that does not show is found by comparing marks once a second (`_compare`).
 * *The store is away*: a look fails, the stream stays open and looks again; its heartbeat goes on.
-* *The log is shorter than what was sent* (a server lost its last writes): the stream closes, because what it told is no longer true.
+* *The log is shorter than what was sent, or another* (a server lost its last writes): the stream closes, for what it told is not true now.
 * *A run is parked, woken, archived under its readers*: its numbers stay, so the next look finds the same place elsewhere.
 * *This service restarts*: readers come back with `Last-Event-ID`, to any replica.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import JSONResponse, Response
 from fastapi.routing import APIRoute
 from starlette.datastructures import Headers
@@ -43,6 +43,9 @@ _ERROR = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}
 _ONLY: Responses = {**_STREAM, 406: {"description": "this is told as a stream of events only", "content": _ERROR}}
 
 
+LastId = Annotated[str | None, Header(alias="Last-Event-ID", description="the id of the last event that was read")]
+
+
 class NotAcceptable(Refusal):
     """this is told as a stream of events only"""
 
@@ -67,6 +70,7 @@ streams = APIRouter(route_class=StreamRoute)
 def run_events(
     run_id: str, request: Request, caller: Reader, conductor: Served,
     after: Annotated[Word, Query(description="a number: only events behind it; `now`: only what comes")] = "0", limit: Limit = 100,
+    last_event_id: LastId = None,
 ) -> Response:
     """The history of a run. As JSON a page: `last` is where to read on, `end` how the run ended if this is the last page. As a stream all
     of it, and what comes, until the run has ended: then event `end`, with state, reason and generation."""
@@ -77,8 +81,7 @@ def run_events(
         return JSONResponse({"events": page.events, "last": last, "end": None if page.end is None else page.end.to_json()})
     if "limit" in request.query_params:
         raise UnknownFilter(problem="parameter 'limit' goes with pages of JSON, not with a stream", field="limit")
-    header = request.headers.get("last-event-id")
-    place, page = _read(request, run_id, *((after, "after") if header is None else (header, "Last-Event-ID")), 1)
+    place, page = _read(request, run_id, *((after, "after") if last_event_id is None else (last_event_id, "Last-Event-ID")), 1)
     return _stream(request, caller, RunTeller(run_id, page.session, place))
 
 
@@ -113,7 +116,7 @@ def _number(text: str, field: str) -> int | None:
 @router.get("/events", responses=_ONLY, response_class=EventStream)
 def all_events(
     request: Request, caller: Reader, workflow: Word = "",
-    state: Annotated[Word, Query(description="only runs that come into this state")] = "",
+    state: Annotated[Word, Query(description="only runs that come into this state")] = "", last_event_id: LastId = None,
 ) -> Response:
     """What happens to all runs, live: event `state` when a run has come into a state, `gap` where some may be missing. A view, not a log:
     it begins now, and nobody can come back to a place in it."""
@@ -121,32 +124,32 @@ def all_events(
         raise NotAcceptable
     if state and state not in set(RunState):
         raise UnknownFilter(problem=f"state {state!r} is unknown; known are {', '.join(RunState)}", field="state")
-    if request.headers.get("last-event-id"):
+    if last_event_id:
         raise BadInput(what="request", field="Last-Event-ID", problem="what happens to all runs is told live and has no places")
     return _stream(request, caller, TailTeller(caller, workflow=workflow, state=state))
 
 
 @router.get("/sessions/{session}/inbox/events", responses=_ONLY, response_class=EventStream)
-def inbox_events(session: str, request: Request, caller: Reader, conductor: Served) -> Response:
+def inbox_events(session: str, request: Request, caller: Reader, conductor: Served, last_event_id: LastId = None) -> Response:
     """The messages of a session that nobody has acknowledged, and those that come; ids are those of the messages. Who comes back with
     `Last-Event-ID` goes on behind that message."""
     if not _wants_stream(request.headers):
         raise NotAcceptable
-    return _inbox_stream(session, request, caller, conductor)
+    return _inbox_stream(session, request, caller, conductor, last_event_id)
 
 
 @streams.get("/sessions/{session}/inbox", include_in_schema=False)
-def inbox_as_stream(session: str, request: Request, caller: Reader, conductor: Served) -> Response:
+def inbox_as_stream(session: str, request: Request, caller: Reader, conductor: Served, last_event_id: LastId = None) -> Response:
     """The same under the path of the inbox itself."""
-    return _inbox_stream(session, request, caller, conductor)
+    return _inbox_stream(session, request, caller, conductor, last_event_id)
 
 
 router.include_router(streams)
 
 
-def _inbox_stream(session: str, request: Request, caller: Caller, conductor: Conductor) -> EventStream:
+def _inbox_stream(session: str, request: Request, caller: Caller, conductor: Conductor, last: str | None) -> EventStream:
     known_session(caller, session)
-    message_id = _as_text(request.headers.get("last-event-id", ""))
+    message_id = _as_text(last or "")
     if len(message_id) > 512:
         raise BadInput(what="request", field="Last-Event-ID", problem="the id of a message was expected")
     place = place_of(conductor.engine.store, session, message_id) if message_id else ""
