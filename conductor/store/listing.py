@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from conductor.ids import home_of_name, is_run_id
 from conductor.records import Graph
 from conductor.state import RUN, RunState, terminal
+from conductor.store.lanes import list_lanes
 from conductor.store.reads import RunRecord, Source, read_graph, read_now, read_runs
 from conductor.store.sifting import sift
 
@@ -170,6 +171,8 @@ def _rare(source: Source, partition: int, states: frozenset[RunState]) -> list[s
     if not states:
         return None
     tails = sorted(f"ended:{state}" for state in states & _ENDED)
+    if RunState.QUEUED in states:  # those are not active
+        tails += [f"lane:{lane}:queue" for lane in list_lanes(source, partition)]
     pipe = source.client().pipeline(transaction=False)
     pipe.hlen(source.keys.of(partition, "active"))
     for tail in tails:

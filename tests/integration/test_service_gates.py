@@ -39,6 +39,8 @@ def test_a_lane_shows_who_has_a_place_and_who_is_queued_in_order(front: Front) -
     seen = front.told("GET", "/lanes/desk", who="bob")
     assert (seen["active"], seen["queue"], seen["active_count"], seen["queued_count"]) == ([], [second], 1, 2)
     assert front.told("GET", "/lanes", who="ada")["lanes"][0]["queue"] == [third]
+    assert [run["run_id"] for run in front.told("GET", "/runs?status=queued")["runs"]] == [third, second]
+    assert [run["run_id"] for run in front.told("GET", "/runs?status=queued", who="bob")["runs"]] == [second]
 
 
 @pytest.mark.spec("SVC-2")
