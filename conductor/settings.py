@@ -107,7 +107,7 @@ class Settings(BaseSettings):
     stream_check_seconds: float = Field(15, ge=0.05, le=3600, description="how often a stream asks whether its reader may still read")
     stream_send_seconds: float = Field(30, ge=0.1, le=3600, description="a reader that takes nothing for so long is dropped")
     streams_per_caller: int = Field(100, ge=1, le=100_000, description="streams of events that one caller may have open in one process")
-    streams_total: int = Field(2000, ge=1, le=100_000, description="streams of events that one process serves")
+    streams_total: int = Field(800, ge=1, le=100_000, description="streams of events that one process serves; fewer than its connections")
 
     _sources: dict[str, str] = PrivateAttr(default_factory=dict)
 
