@@ -12,7 +12,7 @@ from conductor.blobs import open_blobs
 from conductor.declare.capability import Capability
 from conductor.declare.needs import Needs
 from conductor.declare.workflow import Workflow
-from conductor.operations import built_in  # noqa: F401 - registers the capabilities that come along
+from conductor.operations import batches, built_in  # noqa: F401 - registers the capabilities that come along
 from conductor.operations.call import call_in_step
 from conductor.records import Attempt, Node, Poke
 from conductor.runs.admission import Admission
