@@ -111,7 +111,6 @@ class Following:
         self._polling, self._streams = Polling(self.budget), Streams(self.budget)
         self._silence = Silence(self.budget.lost_after)
         self._numbers = self._stream = self._question = 0
-        self._tried = -1  # the last event after which a stream was asked for what an ended run still had to tell
         self._missing: float | None = None  # since when the service says that it knows no such run
         self._ask_at: float | None = None
         self._stall_at: float | None = None
@@ -248,16 +247,13 @@ class Following:
         return "completed" if code is Code.COMPLETED else "failed"
 
     def _unread(self, outcome: Outcome, now: float) -> str:
-        """A run that ended while we were away has events we have not delivered: one more stream brings them. If it does not, the outcome is
-        enough: it is tried again only after it brought something."""
-        if not self._events or outcome.last_event <= self.last_event:
+        """A run that ended while we were away has events we have not delivered: a stream brings them. Where a few in a row bring none, the
+        outcome is enough."""
+        if not self._events or outcome.last_event <= self.last_event or self._streams.hopeless:
             return ""
         if self.state is State.RUNNING:
             return "broken"
-        if self._tried == self.last_event or not self._streams.due(now):
-            return ""
-        self._tried = self.last_event
-        return "open"
+        return "open" if self._streams.due(now) else "not_yet"
 
     # what follows
 
@@ -271,7 +267,7 @@ class Following:
             return []
         if self.state is State.RECOVERED:
             return [self._open(now)]
-        closing = self._close(now)
+        closing = self._close(now, answered=word != "unreachable")
         pause = self._pauses.get(word, self.budget.interval) if self.state is State.POLLING else self._reach.pause(now)
         self._question, self._answer_by, self._ask_at = 0, None, now + pause
         return closing
@@ -304,10 +300,10 @@ class Following:
         self._question, self._ask_at, self._answer_by = self._number(), None, now + self.budget.answer
         return PollOutcome(self._question)
 
-    def _close(self, now: float) -> list[Command]:
+    def _close(self, now: float, *, answered: bool) -> list[Command]:
         if not self._stream:
             return []
-        self._streams.over(now)
+        self._streams.over(now, answered=answered)
         self._stream, self._stall_at = 0, None
         return [CloseStream()]
 

@@ -16,6 +16,9 @@ from conductor.client.results import Outcome
 __all__ = ["Polling", "Reach", "Silence", "Streams"]
 
 
+_MOST_EMPTY, _MOST_FRUITLESS = 4, 12
+
+
 @dataclass(slots=True)
 class Reach:
     """Nobody answers: since when, and how often."""
@@ -113,13 +116,20 @@ class Silence:
 
 @dataclass(slots=True)
 class Streams:
-    """Whether it is worth asking for the stream again. One that told nothing and did not hold makes the next one wait longer."""
+    """Whether it is worth asking for the stream again. One that told nothing and did not hold makes the next one wait longer. `empty`
+    counts those in a row that brought no event, however long they held; one that nobody answered is none."""
 
     budget: Budget
     opened_at: float | None = None
     brought: bool = False
     fruitless: int = 0
+    empty: int = 0
     not_before: float = 0.0
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether an ended run has told what it will."""
+        return self.empty >= _MOST_EMPTY or self.fruitless >= _MOST_FRUITLESS
 
     def asked(self, now: float) -> None:
         self.opened_at, self.brought = now, False
@@ -127,9 +137,10 @@ class Streams:
     def good(self, now: float) -> bool:
         return self.brought or (self.opened_at is not None and now - self.opened_at >= self.budget.held)
 
-    def over(self, now: float) -> None:
+    def over(self, now: float, *, answered: bool) -> None:
         if self.opened_at is None:
             return
+        self.empty = 0 if self.brought else self.empty + answered
         self.fruitless = 0 if self.good(now) else self.fruitless + 1
         self.not_before = now + (self.budget.interval * 2.0 ** min(self.fruitless - 1, 4) if self.fruitless else 0.0)
         self.opened_at = None

@@ -184,12 +184,36 @@ def test_the_terminal_snapshot_is_enough_where_no_stream_brings_the_rest() -> No
     caller.opens()
     caller.event(1)
     caller.breaks()
-    caller.wake()
-    caller.outcome("completed", last_event=3)
+    while caller.result is None:
+        if caller.state is State.RECOVERED:
+            caller.breaks()
+        else:
+            caller.wake()
+            caller.outcome("completed", last_event=3)
+    assert (caller.delivered, code(caller), caller.opened) == ([1], Code.COMPLETED, [0, 1, 1, 1, 1])
+
+
+def test_a_service_that_is_away_takes_no_try_from_the_events_that_were_missed() -> None:
+    caller = Caller()
+    caller.opens()
+    caller.event(1)
     caller.breaks()
+    for _ in range(20):
+        caller.wake()
+        if caller.state is not State.RECOVERED:
+            caller.outcome("completed", last_event=3)
+        if caller.state is State.RECOVERED:
+            caller.tell(facts.Unreachable(caller._stream, "refused"))
     caller.wake()
     caller.outcome("completed", last_event=3)
-    assert (caller.delivered, code(caller), caller.opened) == ([1], Code.COMPLETED, [0, 1])
+    while caller.state is not State.RECOVERED:
+        caller.wake()
+        caller.outcome("completed", last_event=3)
+    caller.opens()
+    caller.event(2, 3)
+    caller.end()
+    caller.outcome("completed", last_event=3)
+    assert (caller.delivered, code(caller)) == ([1, 2, 3], Code.COMPLETED)
 
 
 def test_an_end_marker_and_a_run_that_goes_on_is_a_retry_in_between() -> None:
@@ -286,6 +310,21 @@ def test_a_stream_of_another_store_makes_it_look_at_once() -> None:
         caller.wake()
         caller.outcome("running", epoch="e2", last_event=3)
     assert caller.opened == [9, 3]
+
+
+def test_an_end_that_is_known_is_told_though_streams_are_never_reached() -> None:
+    caller = Caller()
+    caller.opens()
+    caller.event(1)
+    caller.breaks()
+    began = caller.now
+    while caller.result is None and caller.now - began < 3600:
+        if caller.state is State.RECOVERED:
+            caller.tell(facts.Unreachable(caller._stream, "refused"))
+        else:
+            caller.wake()
+            caller.outcome("completed", last_event=3)
+    assert code(caller) is Code.COMPLETED
 
 
 # Giving up.
