@@ -191,6 +191,8 @@ def allowed(request: Request, scope: str) -> Caller:
     caller: Caller = request.scope[CALLER]
     if scope not in caller.scopes:
         raise Forbidden(problem=f"this needs scope {scope}; {caller.actor} has {', '.join(sorted(caller.scopes)) or 'none'}")
+    if scope == "admin" and caller.sessions is not None:
+        raise Forbidden(problem=f"this concerns everybody, and {caller.actor} acts for some sessions only")
     refuse_strangers(request)
     return caller
 

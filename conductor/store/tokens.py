@@ -77,6 +77,8 @@ class TokenVerbs(Door):
         """Make a token that lasts `expires_ms` from now, 0 for ever. Its text is given here and never again."""
         _check_name(name)
         chosen, bound = _scopes(scopes), _sessions(sessions)
+        if bound is not None and "admin" in chosen:
+            raise BadInput(what="token", field="scopes", problem="admin concerns everybody, so it cannot be bound to sessions")
         now, secret = self.clock(), _PREFIX + secrets.token_urlsafe(32)
         token = Token(name, digest(secret), chosen, bound, now, now + expires_ms if expires_ms else 0)
         self._command("tokens", [("HSETNX", self._key("tokens"), name, _line(token))])

@@ -75,7 +75,7 @@ def test_only_a_hash_of_a_token_is_stored_and_its_name_is_used_once(bureau: Bure
     assert store.add_token("other", ["read"])[0] != secret
     for name, scopes, sessions in (
         ("ci", ["read"], None), ("a b", ["read"], None), ("", ["read"], None), ("x" * 65, ["read"], None), ("new", [], None),
-        ("new", ["root"], None), ("new", ["read"], []), ("new", ["read"], ["a\nb"]), ("new", ["read"], [f"s{n}" for n in range(101)]),
+        ("new", ["root"], None), ("new", ["read"], []), ("new", ["read"], ["a\nb"]), ("new", ["read"], [f"s{n}" for n in range(101)]), ("new", ["admin"], ["ann"]),
     ):
         with pytest.raises(BadInput):
             store.add_token(name, scopes, sessions=sessions)
