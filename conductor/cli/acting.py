@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+import shlex
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
@@ -12,13 +13,16 @@ from typing import Any
 import click
 
 from conductor.cli import exits
+from conductor.cli.batching import batch_options, move_many
 from conductor.cli.finding import Here
 from conductor.cli.render import SPAN, command, note, print_json, print_text, run_argument
 from conductor.cli.values import loose_json, read_json
 from conductor.declare.options import check_name, check_queue
 from conductor.declare.starting import start_options
 from conductor.errors import DeclarationError, RunFailed, RunFinished, RunQueued, UnknownRun
+from conductor.operations.batches import RATE
 from conductor.runs.archived import view_anywhere
+from conductor.runs.batching import Action
 from conductor.runs.fork import fork_run
 from conductor.runs.handle import Handle
 from conductor.runs.read import view_run, with_queues
@@ -32,6 +36,7 @@ from conductor.store.notices import Unreachable
 __all__ = ["actor", "cancel", "fork", "pause", "resume", "retry", "start"]
 
 _TELL_AFTER = 5.0
+_maybe_run = click.argument("run", required=False, metavar="[RUN]")
 _wait = click.option("--wait", is_flag=True, help="Wait for the end and print the result.")
 _timeout = click.option("--timeout", type=SPAN, help="With --wait: stop waiting after this time (exit code 5); the run goes on.")
 
@@ -123,13 +128,20 @@ def _told_what_for(here: Here, run_id: str) -> Iterator[None]:
 
 
 @command("cancel", "Cancel a run: no step begins, no result is taken any more.")
-@run_argument
+@_maybe_run
+@batch_options
 @click.option("--reason", default="requested", show_default=True, help="Stands in the run's log.")
 @click.option("--terminate", is_flag=True, help="Also kill the processes that run its steps now.")
 @click.option("--compensate", is_flag=True, help="Undo first what it has done; it ends when that is over.")
-def cancel(here: Here, run: str, reason: str, terminate: bool, compensate: bool) -> None:
-    """Cancel a run: nothing of it begins and no result is taken any more. With --compensate what it has done is undone, latest first."""
-    told = here.conductor.cancel(here.run_id(run), reason=reason, actor=actor(), terminate=terminate, compensate=compensate)
+def cancel(
+    here: Here, run: str | None, where: str | None, yes: bool, rate: float, reason: str, terminate: bool, compensate: bool,
+) -> None:
+    """Cancel a run, or with --where many: nothing of it begins and no result is taken any more. With --compensate what it has done is
+    undone, latest first."""
+    if _is_batch(run, where, yes, terminate=terminate, compensate=compensate):
+        _many(here, Action.CANCEL, where, yes, rate, reason)
+        return
+    told = here.conductor.cancel(here.run_id(run or ""), reason=reason, actor=actor(), terminate=terminate, compensate=compensate)
     if told["word"] == "ENDED":
         raise RunFinished(run_id=told["run_id"], state=told["state"])
     says = "is being undone; it is cancelled when that is over" if told["state"] == RunState.COMPENSATING else "is cancelled"
@@ -137,15 +149,40 @@ def cancel(here: Here, run: str, reason: str, terminate: bool, compensate: bool)
 
 
 @command("retry", "Run a failed run again; what completed stays.")
-@run_argument
+@_maybe_run
+@batch_options
+@click.option("--reason", default="requested", show_default=True, help="With --where: stands in the record of the batch.")
 @_wait
 @_timeout
-def retry(here: Here, run: str, wait: bool, timeout: float | None) -> None:
-    """Run a failed run again: what completed stays, the rest gets fresh budgets, keys are unchanged."""
-    told = here.conductor.retry(here.run_id(run), actor=actor())
+def retry(
+    here: Here, run: str | None, where: str | None, yes: bool, rate: float, reason: str, wait: bool, timeout: float | None,
+) -> None:
+    """Run a failed run again, or with --where many: what completed stays, the rest gets fresh budgets, keys are unchanged."""
+    if _is_batch(run, where, yes, wait=wait, timeout=timeout is not None):
+        _many(here, Action.RETRY, where, yes, rate, reason)
+        return
+    told = here.conductor.retry(here.run_id(run or ""), actor=actor())
     generation = view_run(here.engine.store, told["run_id"]).run.generation
     line = f"run {told['run_id']} goes on in generation {generation}"
     _answer(here, Handle(here.engine, told["run_id"]), told | {"generation": generation}, line, wait, timeout)
+
+
+def _is_batch(run: str | None, where: str | None, yes: bool, **options: bool) -> bool:
+    """Whether many runs are meant. One of RUN and --where must be given, and none of the options that only one run takes beside --where."""
+    if (run is None) == (where is None):
+        raise click.UsageError("name either RUN or --where")
+    for name in (name for name, given in options.items() if given and where is not None):
+        raise click.UsageError(f"--{name} goes with one run, not with --where")
+    if yes and where is None:
+        raise click.UsageError("--yes goes with --where; one run is moved at once")
+    return where is not None
+
+
+def _many(here: Here, action: Action, where: str | None, yes: bool, rate: float, reason: str) -> None:
+    """Options that were given stand in the command that the dry run ends with."""
+    given = "" if reason == "requested" else f" --reason {shlex.quote(reason)}"
+    given += "" if rate == RATE else f" --rate {rate:g}"
+    move_many(here, action, where or "", actor(), yes=yes, rate=rate, reason=reason, extra=given)
 
 
 @command("fork", "Start a new run that keeps what a step stood on.")
@@ -173,11 +210,12 @@ def _change(text: str) -> tuple[str, Any]:
     return name, loose_json(value, f"field {name}")
 
 
-def _scope(run: str | None, all_: bool, named: dict[str, str | None]) -> str:
-    """The scope that the options name; empty for a run. Exactly one of them must be given, and be such a name as could be declared."""
+def _scope(run: str | None, all_: bool, where: str | None, named: dict[str, str | None]) -> str:
+    """The scope that the options name; empty for a run, or for many. Exactly one of them must be given, and be such a name as could be
+    declared."""
     given = [(kind, name) for kind, name in named.items() if name is not None]
-    if len(given) + all_ + (run is not None) != 1:
-        raise click.UsageError(f"name one of: RUN, {', '.join(f'--{kind}' for kind in named)}, --all")
+    if len(given) + all_ + (run is not None) + (where is not None) != 1:
+        raise click.UsageError(f"name one of: RUN, --where, {', '.join(f'--{kind}' for kind in named)}, --all")
     for kind, name in given:
         try:
             checked = check_queue(name, "") if kind == "queue" else check_name(name, "", kind)
@@ -193,13 +231,19 @@ def _scope(run: str | None, all_: bool, named: dict[str, str | None]) -> str:
 @click.option("--queue", help="Everything in this queue.")
 @click.option("--capability", help="Every step and operation of this capability.")
 @click.option("--all", "all_", is_flag=True, help="Everything.")
+@batch_options
 @click.option("--reason", default="requested", show_default=True, help="Shown by `why` and in the run's log.")
 def pause(
-    here: Here, run: str | None, workflow: str | None, queue: str | None, capability: str | None, all_: bool, reason: str
+    here: Here, run: str | None, workflow: str | None, queue: str | None, capability: str | None, all_: bool, where: str | None, yes: bool,
+    rate: float, reason: str,
 ) -> None:
-    """Stop claims of a run, a workflow, a queue, a capability or everything; what runs may end, starts are still accepted."""
-    if scope := _scope(run, all_, {"workflow": workflow, "queue": queue, "capability": capability}):
+    """Stop claims of a run, a workflow, a queue, a capability or everything; what runs may end, starts are still accepted. With --where
+    many runs are paused one by one; what starts later is not."""
+    if scope := _scope(run, all_, where, {"workflow": workflow, "queue": queue, "capability": capability}):
         _pause_scope(here, scope, reason)
+        return
+    if _is_batch(run, where, yes):
+        _many(here, Action.PAUSE, where, yes, rate, reason)
         return
     told = here.conductor.pause(here.run_id(run or ""), reason=reason, actor=actor())
     if told["word"] == "ENDED":
@@ -226,20 +270,28 @@ def _pause_scope(here: Here, scope: str, reason: str) -> None:
 @click.option("--queue", help="Everything in this queue.")
 @click.option("--capability", help="Every step and operation of this capability.")
 @click.option("--all", "all_", is_flag=True, help="What `pause --all` stopped.")
-def resume(here: Here, run: str | None, workflow: str | None, queue: str | None, capability: str | None, all_: bool) -> None:
-    """Let go on what was paused. Where a failed step paused the run, failed steps get fresh budgets."""
-    if scope := _scope(run, all_, {"workflow": workflow, "queue": queue, "capability": capability}):
+@batch_options
+@click.option("--reason", default="requested", show_default=True, help="With --where: stands in the record of the batch.")
+def resume(
+    here: Here, run: str | None, workflow: str | None, queue: str | None, capability: str | None, all_: bool, where: str | None, yes: bool,
+    rate: float, reason: str,
+) -> None:
+    """Let go on what was paused. Where a failed step paused the run, failed steps get fresh budgets. With --where many runs go on."""
+    if scope := _scope(run, all_, where, {"workflow": workflow, "queue": queue, "capability": capability}):
         here.engine.store.client().ping()
         moved = resume_scope(here.engine, scope)
         _scope_moved(here, scope, moved.word, "resumed" if moved.word == "OK" else "was not paused")
+        return
+    if _is_batch(run, where, yes):
+        _many(here, Action.RESUME, where, yes, rate, reason)
         return
     told = here.conductor.resume(here.run_id(run or ""), actor=actor())
     if told["word"] == "ENDED":
         raise RunFinished(run_id=told["run_id"], state=told["state"])
     holds = view_run(here.engine.store, told["run_id"]).holds
     _moved(here, told | {"held": list(holds)}, {"OK": "goes on", "NOT_PAUSED": f"was not paused; it is {told['state']}"})
-    for scope, reason in holds.items():
-        said = f"{scope_in_words(scope)} is paused ({reason or 'no reason was given'}) and holds it"
+    for scope, why_held in holds.items():
+        said = f"{scope_in_words(scope)} is paused ({why_held or 'no reason was given'}) and holds it"
         note(f"{said}; to lift that: {here.program} {lifts(scope)}")
 
 
