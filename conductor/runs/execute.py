@@ -142,7 +142,7 @@ class Drainer:
             worked = self._drain(partition, until)
             if worked and self._lingering.worth_while():
                 for another in self._lingering.partitions(until):
-                    self._drain(another, until, attends=True)
+                    self._lingering.worked(self._drain(another, until, attends=True))
             self._lingering.leave()
             self._lingering.gone()
         finally:
@@ -181,9 +181,10 @@ class Drainer:
         if mine.finished:
             self._engine.poke(self._commit(mine.partition, 0).pokes)
 
-    def _drain(self, partition: int, until: float, *, attends: bool = False) -> bool:
-        """Until nothing is ready here; tells whether something was."""
-        budget, worked = self._engine.settings.drain_steps, False
+    def _drain(self, partition: int, until: float, *, attends: bool = False) -> int:
+        """Until nothing is ready here; tells how many steps were. A drain that attends leaves single runs that come one after the other to
+        its next look, which finds several; what follows in a run it does at once."""
+        budget = most = self._engine.settings.drain_steps
         asked = time.monotonic()
         batch = self._store.claim(partition, replace(self._want(self._size()), first=True, attends=attends))
         while True:
@@ -193,11 +194,11 @@ class Drainer:
                 batch = self._store.claim(partition, self._want(1))
                 self._engine.poke(batch.pokes)
             if not batch.attempts:
-                return worked
-            worked = True
+                return most - budget
             self._work(partition, batch, asked)
             budget -= len(batch.attempts)
-            go_on = budget > 0 and time.monotonic() < until and not self._stopping() and (not attends or len(batch.attempts) > 1)
+            go_on = budget > 0 and time.monotonic() < until and not self._stopping()
+            go_on = go_on and (not attends or len(batch.attempts) > 1 or self._holding.followed)
             asked = time.monotonic()
             batch = self._commit(partition, self._size() if go_on else 0)
 

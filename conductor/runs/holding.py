@@ -86,6 +86,12 @@ class Holding:
             if held in self.waiting:
                 self.waiting.remove(held)
 
+    @property
+    def followed(self) -> bool:
+        """Whether something comes after what is finished: its run goes on."""
+        with self.lock:
+            return any(after for _, after in self.finished)
+
     def collect(self) -> list[tuple[Outcome, str]]:
         with self.lock:
             taken, self.finished = self.finished, []

@@ -20,7 +20,9 @@ __all__ = ["LINGER", "THICK", "Lingering"]
 
 LINGER = 0.008  # seconds without anything to do before it leaves
 THICK = 0.05  # pokes that follow each other within so many seconds make it worth while to stay
-_PAUSE = 0.002  # between two looks, so that what is started meanwhile is claimed in one go
+# After a look that found something, so that what is started meanwhile is claimed in one go. It grows as long as each look finds much.
+_PAUSE, _LONGEST_PAUSE = 0.001, 0.016
+_LISTEN_MS = 4  # after a look that found nothing: so long for a notice, which a start wakes at once
 
 
 class Lingering:
@@ -31,6 +33,7 @@ class Lingering:
         self._attended: set[int] = set()
         self._lock = threading.Lock()
         self._left_at = self._worked_at = 0.0
+        self._met = 0  # steps that the caller has found since the last look
 
     def worth_while(self) -> bool:
         """Whether the drain before this one ended only just now."""
@@ -38,21 +41,27 @@ class Lingering:
 
     def partitions(self, until: float) -> Iterator[int]:
         """Where something is ready, as long as there is time and it does not become quiet. The caller drains what it is told."""
-        queue = self._want().queue
-        self.worked()
+        queue, pause = self._want().queue, _PAUSE
+        self._worked_at = time.monotonic()
         while (now := time.monotonic()) < until:
-            found = self._store.ready_in(queue)
+            found, self._met = self._store.ready_in(queue), 0
             for partition in found:
                 with self._lock:
                     self._attended.add(partition)
                 yield partition
             if now - self._worked_at > LINGER:  # also where something stands that is held, and nobody may claim
                 return
-            time.sleep(_PAUSE)
+            if found:
+                pause = min(2 * pause, _LONGEST_PAUSE) if self._met > 1 else max(pause / 2, _PAUSE)
+                time.sleep(pause)
+            else:
+                self._store.await_notice(_LISTEN_MS)
 
-    def worked(self) -> None:
+    def worked(self, steps: int = 0) -> None:
         """The caller has found something to do."""
-        self._worked_at = time.monotonic()
+        if steps:
+            self._worked_at = time.monotonic()
+            self._met += steps
 
     def leave(self) -> None:
         """Take all promises back; what came meanwhile is poked."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ from conductor.ids import partition_of
 from conductor.records import Attempt, Graph, Outcome
 from conductor.store.answers import Batch, Want
 from conductor.store.caller import Reply
+from conductor.store.cluster_client import ClusterClient
 from conductor.store.door import Door
 
 __all__ = ["AttemptVerbs", "parse_claim"]
@@ -25,6 +27,14 @@ class AttemptVerbs(Door):
         """Partitions in which something of this queue is ready, in one round trip."""
         counts = self._command("read", [("ZCARD", self.keys.of(number, f"ready:{queue}")) for number in range(self.partitions)])
         return [number for number, count in enumerate(counts) if count]
+
+    def await_notice(self, milliseconds: int) -> None:
+        """Until something moves in any partition, or so long. What moves before this listens is missed: look again afterwards."""
+        if isinstance(self._client, ClusterClient):  # no node sees all partitions
+            time.sleep(milliseconds / 1000)
+            return
+        streams = [self.keys.of(number, "notices") for number in range(self.partitions)]
+        self._command("read", [("XREAD", "COUNT", 1, "BLOCK", milliseconds, "STREAMS", *streams, *"$" * self.partitions)])
 
     def commit(self, partition: int, outcomes: Sequence[tuple[Outcome, str]], want: Want) -> Batch:
         """Record outcomes (each with the indexes of its successors, `4,5`) and claim what comes next (`want.limit` 0: nothing)."""

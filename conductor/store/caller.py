@@ -122,7 +122,7 @@ class Caller:
 
     def _pipeline(self, commands: tuple[tuple[Any, ...], ...]) -> list[Any]:
         connection = self._connected("")
-        connection.send_packed_command(connection.pack_commands(commands))
+        connection.send_packed_command((b"".join(map(hiredis.pack_command, commands)),))
         replies = all_replies(connection, len(commands))
         if wrong := next((reply for reply in replies if isinstance(reply, Exception)), None):
             raise wrong

@@ -1,4 +1,5 @@
-"""A commit has a straight road for the simplest case. Before each commit the store is copied; the copy takes the long road; both must agree.
+"""A commit and a start have a straight road for the simplest case. Before each of them the store is copied; the copy takes the long road;
+both must agree.
 
 The times of the two calls differ by a moment, so a number may differ by just as much as the two answers' `now` do.
 """
@@ -13,8 +14,10 @@ from typing import Any
 
 import pytest
 
-from conductor.records import Graph, Node, NodeKind, Outcome, OutcomeKind
+from conductor.ids import partition_of
+from conductor.records import Graph, LaneTerms, NewRun, Node, NodeKind, Outcome, OutcomeKind
 from conductor.store import Batch, Store, Want, connect, scripts
+from conductor.store.answers import Started
 from conductor.store.caller import Reply
 from conductor.store.scripts import Script
 from tests.integration.playing import CODE, Player, chain, graph_of, node
@@ -26,15 +29,23 @@ TAKEN = "straight-road-taken"
 _NUMBERS = re.compile(r"\d+")
 
 
+STRAIGHT = {"commit": ("straight", "  tell({'OK', at,"), "start_run": ("straight_start", "    return {'OK', notice, poked,")}
+
+
 def counting(script: Script) -> Script:
     """The script as it is, and a mark each time the straight road is taken to its end."""
-    text, marked = script.text, script.text.replace("  tell({'OK', at,", f"  redis.call('INCR', '{TAKEN}')\n  tell({{'OK', at,")
-    assert marked != text
+    if script.name not in STRAIGHT:
+        return script
+    end = STRAIGHT[script.name][1]
+    marked = script.text.replace(end, f"redis.call('INCR', '{TAKEN}:{script.name}')\n{end}")
+    assert marked != script.text
     return replace(script, text=marked)
 
 
 def long_way(script: Script) -> Script:
-    shorter = script.text.replace(scripts._fragment("straight"), "")
+    if script.name not in STRAIGHT:
+        return script
+    shorter = script.text.replace(scripts._fragment(STRAIGHT[script.name][0]), "")
     assert shorter != script.text
     return replace(script, text=shorter)
 
@@ -43,30 +54,46 @@ class Twin(Store):
     """Always takes the long road."""
 
     def _call(self, name: str, partition: int, *args: Any) -> Reply:
-        script = scripts.load(name)
-        return self._caller().call(long_way(script) if name == "commit" else script, self.keys.head(partition), *args)
+        return self._caller().call(long_way(scripts.load(name)), self.keys.head(partition), *args)
+
+    def _call_bare(self, name: str, partition: int, *args: Any) -> Reply:
+        return self._caller().call_bare(long_way(scripts.load(name)), self.keys.head(partition), *args)
 
 
 class Compared(Store):
-    """Commits twice: here, and on a copy by the long road."""
+    """Starts and commits twice: here, and on a copy by the long road."""
 
     twin: Twin
 
     def _call(self, name: str, partition: int, *args: Any) -> Reply:
-        script = scripts.load(name)
-        return self._caller().call(counting(script) if name == "commit" else script, self.keys.head(partition), *args)
+        return self._caller().call(counting(scripts.load(name)), self.keys.head(partition), *args)
+
+    def _call_bare(self, name: str, partition: int, *args: Any) -> Reply:
+        return self._caller().call_bare(counting(scripts.load(name)), self.keys.head(partition), *args)
+
+    def start(self, run: NewRun, graph: Graph, **more: Any) -> Started:
+        partition = partition_of(run.run_id)
+        self._copy(partition)
+        mine, its = super().start(run, graph, **more), self.twin.start(run, graph, **more)
+        now = {store: int(store.client().hget(store.keys.head(partition), "clock") or 0) for store in (self, self.twin)}
+        assert replace(mine, notice="", held=None) == replace(its, notice="", held=None)
+        self._alike(partition, now[self], now[self.twin])
+        return mine
 
     def commit(self, partition: int, outcomes: Sequence[tuple[Outcome, str]], want: Want) -> Batch:
         self._copy(partition)
         mine, its = super().commit(partition, outcomes, want), self.twin.commit(partition, outcomes, want)
         same(repr(mine), repr(its), mine.now, its.now)
+        self._alike(partition, mine.now, its.now)
+        return mine
+
+    def _alike(self, partition: int, now: int, its_now: int) -> None:
         left, right = stored(self, partition), stored(self.twin, partition)
         assert sorted(left) == sorted(right)
         for key, value in left.items():
-            if key == "notices" and mine.now // scripts.NOTICE_MS != its.now // scripts.NOTICE_MS:
+            if key == "notices" and now // scripts.NOTICE_MS != its_now // scripts.NOTICE_MS:
                 continue  # the copy was a moment later, in the next window, and tells once more
-            same(value, right[key], mine.now, its.now)
-        return mine
+            same(value, right[key], now, its_now)
 
     def _copy(self, partition: int) -> None:
         client: Any = self.client()
@@ -121,14 +148,18 @@ def same(left: str, right: str, now: int, its_now: int) -> None:
 def compared(valkey: ValkeyServer, namespace: str, clean_keys: None) -> Any:
     store = Compared(connect(valkey.url()), namespace=namespace, partitions=1)
     store.twin = Twin(connect(valkey.url()), namespace=f"{namespace}twin", partitions=1)
-    store.client().delete(TAKEN)
+    forget_marks(store)
     yield store
     forget(store.client(), store.twin.namespace)
-    store.client().delete(TAKEN)
+    forget_marks(store)
 
 
-def taken(store: Store) -> int:
-    return int(store.client().get(TAKEN) or 0)
+def forget_marks(store: Store) -> None:
+    store.client().delete(*(f"{TAKEN}:{name}" for name in STRAIGHT))
+
+
+def taken(store: Store, name: str = "commit") -> int:
+    return int(store.client().get(f"{TAKEN}:{name}") or 0)
 
 
 def far_reaching(size: int) -> Graph:
@@ -256,3 +287,59 @@ def test_an_outcome_that_is_not_simple_takes_the_long_road(compared: Compared, k
     play.start(chain(3))
     play.send(play.outcome(play.one(), kind, reason="transient", error="{}"), limit=3)
     assert taken(compared) == 0
+
+
+PLAIN_STARTS: dict[str, dict[str, Any]] = {
+    "nothing special": {}, "session": {"session": "ann"}, "tags": {"tags": ("red", "big")}, "priority": {"priority": 0},
+    "queue": {"queue": "gpu"}, "idle timeout": {"idle_timeout_ms": 5}, "limit keys": {"limit_keys": "ai=ann"},
+}
+SPECIAL_STARTS: dict[str, dict[str, Any]] = {
+    "key": {"key": "k", "digest": "d"}, "delay": {"delay_ms": 60_000}, "deadline": {"deadline_ms": 60_000}, "expires": {"expires_ms": 60_000},
+    "lane": {"lane": LaneTerms("narrow", 1, 1, 0, False)}, "an operation": {"queue_reason": "retry"},
+}
+
+
+@pytest.mark.spec("RUN-1")
+@pytest.mark.parametrize("options", PLAIN_STARTS.values(), ids=PLAIN_STARTS)
+def test_a_start_is_written_the_same_on_both_roads(compared: Compared, options: dict[str, Any]) -> None:
+    play = Player(compared)
+    play.start(chain(2))  # the first brings the graph along
+    assert taken(compared, "start_run") == 0
+    run_id = play.start(chain(2), **options)
+    assert taken(compared, "start_run") == 1
+    hooked = graph_of(node(0, queue="far", priority=3), Node(1, "on_finish", NodeKind.ON_FINISH, signature="sig1", lease_ms=1))
+    play.start(hooked)
+    play.start(hooked, **options)
+    assert taken(compared, "start_run") == 2
+    assert compared.start(play.new(chain(2), run_id=run_id), chain(2)).word == "EXISTS"
+
+
+@pytest.mark.spec("RUN-1")
+def test_while_somebody_attends_the_straight_start_spares_the_message_too(compared: Compared) -> None:
+    play = Player(compared)
+    play.start(chain(1))
+    compared.claim(0, Want("q", 10, CODE, "w1", first=True, attends=True))
+    assert compared.start(play.new(chain(1)), chain(1)).pokes == []
+    assert taken(compared, "start_run") == 1
+
+
+@pytest.mark.spec("RUN-1")
+@pytest.mark.parametrize("options", SPECIAL_STARTS.values(), ids=SPECIAL_STARTS)
+def test_a_start_that_is_not_simple_takes_the_long_road(compared: Compared, options: dict[str, Any]) -> None:
+    play = Player(compared)
+    for _ in range(2):
+        compared.start(play.new(chain(1), **options), chain(1))
+    assert taken(compared, "start_run") == 0
+
+
+@pytest.mark.spec("RUN-1")
+@pytest.mark.parametrize("shape", ["two roots", "a sleep", "an each", "limited"])
+def test_a_first_step_that_is_not_simple_takes_the_long_road(compared: Compared, shape: str) -> None:
+    play = Player(compared)
+    graph = {
+        "two roots": graph_of(node(0), node(1)), "a sleep": graph_of(node(0, kind=NodeKind.SLEEP, delay_ms=60_000)),
+        "an each": graph_of(node(0, kind=NodeKind.EACH, max_parallel=2)), "limited": graph_of(node(0, queue="!ai")),
+    }[shape]
+    for _ in range(2):
+        compared.start(play.new(graph), graph)
+    assert taken(compared, "start_run") == 0

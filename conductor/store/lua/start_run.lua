@@ -1,7 +1,7 @@
 -- start_run: writes a run, its first ready steps and its active entry in one go. The run id, and the key, make it idempotent.
 -- After the named arguments: `lines` pairs (index, line) of the graph, then `records` triples (index, record, index kept from).
 --! args: run_id workflow graph input queue priority session key digest tags delay start_at expires deadline retain_completed retain_failed key_retention steps roots hooks eaches forked_from queue_reason up idle_timeout tag lane lane_terms_given lane_turn limit_keys doc lines records
---! use: partition clock run save step each waiters ready lane give keep stub
+--! use: partition clock straight_start run save step each waiters ready lane give keep stub
 -- With a `tag` the first step is claimed for the caller at once, and the answer ends with what it holds; asked again, it still holds it.
 -- In a lane the run has a place at once, or is queued; past the queue it is LANE_FULL, and nothing is written.
 --! result: OK notice pokes run_id claim | EXISTS … run_id claim | CONFLICT … run_id | NEED_GRAPH | RUN_ENDED | TOO_DEEP | LANE_FULL
