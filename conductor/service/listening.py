@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -24,12 +24,8 @@ _SLICE = 1.0
 _PAUSE = 0.05
 _AWAY = 0.5
 
-Tell = Callable[..., None]
-"""Given to the loop: a function and its arguments. RuntimeError when the loop is gone."""
-
-
 class _Listener(threading.Thread):
-    """Asks for ever. `wanted` is cleared when nobody needs it."""
+    """Asks until it is `over`. Telling a loop that is gone raises RuntimeError, which ends it as well."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name=name, daemon=True)
@@ -85,11 +81,11 @@ class _Notices(_Listener):
 class _Inboxes(_Listener):
     """Which of the followed inboxes of a partition have something new. `sessions` is replaced, never changed."""
 
-    def __init__(self, store: Any, partition: int, tell: Callable[[Iterable[str]], None]) -> None:
+    def __init__(self, store: Any, partition: int, tell: Callable[[Iterable[str]], None], sessions: frozenset[str]) -> None:
         super().__init__(f"inboxes of partition {partition:02x}")
         self._store, self._partition, self._tell = store, partition, tell
         self._places: dict[str, str] = {}
-        self.sessions: frozenset[str] = frozenset()
+        self.sessions = sessions
 
     def ask(self) -> bool:
         sessions = self.sessions
@@ -99,8 +95,6 @@ class _Inboxes(_Listener):
             self._places = {session: place for session, place in self._places.items() if session in sessions}
             self._places |= newest_arrivals(self._store, fresh)
             self._tell(fresh)
-        if not sessions:
-            return True
         places = {session: self._places[session] for session in sessions}
         arrived = read_arrivals(self._store, self._partition, places, _SLICE)
         if arrived:
@@ -120,27 +114,23 @@ class Listeners:
         self._notices: dict[int, _Notices] = {}
         self._inboxes: dict[int, _Inboxes] = {}
 
-    def follow(self, partitions: Iterable[int]) -> None:
+    def listen(self, partitions: Collection[int], inboxes: Mapping[int, frozenset[str]]) -> None:
+        """Listen to these partitions, and for these sessions in theirs."""
         for partition in partitions:
-            if partition not in self._notices:
+            if partition not in self._notices or not self._notices[partition].is_alive():
                 self._notices[partition] = _Notices(self._store, partition, self._heard)
                 self._notices[partition].start()
-
-    def follow_inboxes(self, partition: int, sessions: frozenset[str]) -> None:
-        """All inboxes of the partition that are followed now."""
-        if partition not in self._inboxes:
-            if not sessions:
-                return
-            self._inboxes[partition] = _Inboxes(self._store, partition, self._arrived)
+        for partition, sessions in inboxes.items():
+            if partition not in self._inboxes or not self._inboxes[partition].is_alive():
+                self._inboxes[partition] = _Inboxes(self._store, partition, self._arrived, sessions)
+                self._inboxes[partition].start()
             self._inboxes[partition].sessions = sessions
-            self._inboxes[partition].start()
-        self._inboxes[partition].sessions = sessions
 
-    def keep(self, partitions: set[int], inboxes: set[int]) -> None:
-        """Let go of all others."""
-        for partition in self._notices.keys() - partitions:
+    def let_go(self, partitions: Collection[int], inboxes: Collection[int]) -> None:
+        """End the threads of all others."""
+        for partition in self._notices.keys() - set(partitions):
             self._notices.pop(partition).over.set()
-        for partition in self._inboxes.keys() - inboxes:
+        for partition in self._inboxes.keys() - set(inboxes):
             self._inboxes.pop(partition).over.set()
 
     def __len__(self) -> int:

@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
     from conductor.wiring import Engine
 
 __all__ = ["Hub", "TooManyStreams", "Watcher", "histories_of", "hub_of"]
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -144,8 +147,10 @@ class Hub:
         topic = self._topics.get(name)
         if topic is None:
             topic = self._topics[name] = Topic(self, name, partitions, session=session)
+            self._listen()
         topic.join(flag)
-        self._listen(topic)
+        if self._comparing is None or self._comparing.done():
+            self._comparing = self.loop.create_task(self._compare_for_ever())
         try:
             yield topic
         finally:
@@ -153,21 +158,13 @@ class Hub:
                 del self._topics[name]
                 self.logs.forget(name)
 
-    def _listen(self, topic: Topic) -> None:
-        if topic.session:
-            self._listeners.follow_inboxes(next(iter(topic.partitions)), self._inboxes(topic.partitions))
-        else:
-            self._listeners.follow(topic.partitions)
-        if self._comparing is None or self._comparing.done():
-            self._comparing = self.loop.create_task(self._compare_for_ever())
-
-    def _inboxes(self, partitions: frozenset[int]) -> frozenset[str]:
-        return frozenset(topic.session for topic in self._topics.values() if topic.session and topic.partitions == partitions)
-
     # What the threads tell.
 
-    def _from_thread(self, tell: Callable[..., None]) -> Callable[..., None]:
-        return lambda *args: (self.loop.call_soon_threadsafe(tell, *args), None)[1]
+    def _from_thread(self, heard: Callable[..., None]) -> Callable[..., None]:
+        def tell(*args: Any) -> None:
+            self.loop.call_soon_threadsafe(heard, *args)
+
+        return tell
 
     def _heard(self, partition: int, news: News) -> None:
         if news.gap:
@@ -195,10 +192,21 @@ class Hub:
             topics = list(self._topics.values())
             for at in range(0, len(topics), _COMPARE_AT_ONCE):
                 await self._compare(topics[at : at + _COMPARE_AT_ONCE])
-            inboxes = {partition for topic in topics if topic.session for partition in topic.partitions}
-            for partition in inboxes:
-                self._listeners.follow_inboxes(partition, self._inboxes(frozenset({partition})))
-            self._listeners.keep({partition for topic in topics if not topic.session for partition in topic.partitions}, inboxes)
+            partitions, inboxes = self._listen()
+            self._listeners.let_go(partitions, inboxes)
+
+    def _listen(self) -> tuple[set[int], dict[int, frozenset[str]]]:
+        """Listen to what is followed now, and tell what that is."""
+        inboxes: dict[int, frozenset[str]] = {}
+        partitions: set[int] = set()
+        for topic in self._topics.values():
+            if topic.session:
+                (home,) = topic.partitions
+                inboxes[home] = inboxes.get(home, frozenset()) | {topic.session}
+            else:
+                partitions |= topic.partitions
+        self._listeners.listen(partitions, inboxes)
+        return partitions, inboxes
 
     async def _compare(self, topics: list[Topic]) -> None:
         """Ring where something is not as it was a second ago and no notice has said so."""
@@ -206,7 +214,9 @@ class Hub:
         inboxes = [topic for topic in topics if topic.session]
         try:
             found = await self.in_thread(marks, self.engine.store, [topic.name for topic in runs], [topic.session for topic in inboxes])
-        except Unreachable:
+        except Exception as error:
+            if not isinstance(error, Unreachable):
+                logger.warning("followed runs could not be compared: %s: %s", type(error).__name__, error)
             return
         for topic, mark in zip([*runs, *inboxes], found, strict=True):
             if topic.mark != mark:

@@ -9,6 +9,7 @@ be missing (more moved than is read, a reader fell behind, a notice was lost) it
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from conductor.service.topics import Topic
 
 __all__ = ["TailTeller"]
+
+logger = logging.getLogger(__name__)
 
 _EVERY = 0.2  # seconds between two reads
 _AT_ONCE = 500  # runs of one read
@@ -80,7 +83,9 @@ class _Tail:
             some = [self._waiting.popitem(last=False)[0] for _ in range(min(_AT_ONCE, len(self._waiting)))]
             try:
                 heads = await self._hub.in_thread(read_heads, self._hub.engine.store, some)
-            except Unreachable:
+            except Exception as error:
+                if not isinstance(error, Unreachable):
+                    logger.warning("runs that moved could not be read: %s: %s", type(error).__name__, error)
                 heads = []
                 self._add([_GAP])
             self._add([change for head in heads if (change := self._change(head)) is not None])

@@ -8,6 +8,7 @@ place. A reader that takes nothing is dropped: the connection is cut, for a sock
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from starlette.responses import Response
 
-from conductor.errors import ArchiveUnreachable, ConductorError, StoreUnreachable
+from conductor.errors import ArchiveUnreachable, ConductorError, StoreUnreachable, redact
 from conductor.service.access import Caller
 from conductor.service.errors import status_of
 from conductor.service.framing import comment, retry
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from conductor.service.topics import Topic
 
 __all__ = ["NOTHING", "EventStream", "Teller", "Told"]
+
+logger = logging.getLogger(__name__)
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -158,6 +161,9 @@ class EventStream(Response):
             return _AWAY_NOW  # the stream stays
         except ConductorError as error:
             return Told(over=f"closed: {error.code}")
+        except Exception as error:
+            logger.error("a stream of events failed: %s: %s", type(error).__name__, redact(str(error)))
+            return Told(over="closed: internal_error")
 
     async def _wait(self, until: float) -> None:
         try:

@@ -4,6 +4,7 @@ what happens to all runs."""
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,9 @@ class Waited:
         self.log = self.stage.engine.store.keys.run(self.run_id, "log")
         self.reader = self.served.reader(f"/v1/runs/{self.run_id}/events")
         self.reader.until("run_idle")
+        (topic,) = self.served.hub._topics.values()
+        # It has rung because its thread began to listen, and again when the window was over; from now on it is quiet.
+        eventually(lambda: topic._until and topic._rung >= topic._until and topic._timer is None)
 
     def heard(self, place: str) -> None:
         """Wait until the thread that listens has read up to a place."""
@@ -189,6 +193,31 @@ def test_a_log_that_lost_its_end_and_grew_again_closes_the_stream(serve: Serve) 
     assert "lost its last writes" in waited.reader.closed(5)
     waited.client.rpop(waited.log, 2)
     waited.client.rpush(waited.log, entry)
+
+
+@pytest.mark.spec("RUN-9")
+def test_who_comes_while_runs_are_compared_is_listened_for(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    comparing, marks = threading.Semaphore(0), streams.marks
+
+    def slow(*args: Any) -> Any:
+        comparing.release()
+        threading.Event().wait(0.2)
+        return marks(*args)
+
+    monkeypatch.setattr(streams, "marks", slow)
+    monkeypatch.setattr(streams, "_COMPARE_EVERY", 0.05)
+    stage, served = serve()
+    first, second = stage.begin(), stage.begin()
+    while first[-2:] == second[-2:]:
+        second = stage.begin()
+    served.reader(f"/v1/runs/{first}/events").until("run_idle")
+    while comparing.acquire(blocking=False):
+        pass
+    comparing.acquire(timeout=5)
+    served.reader(f"/v1/runs/{second}/events").until("run_idle")
+    for _ in range(2):
+        assert comparing.acquire(timeout=5)
+    assert served.listening == 2
 
 
 @pytest.mark.spec("SVC-3")
