@@ -34,6 +34,7 @@ REACHED: dict[str, frozenset[str]] = {
     "remembered": _EVERY | _calls("note", "fire_due"),
     "waited": _EVERY | _calls("signal", "advance", "expire_idle", "fire_due", "told"),
     "gated": _EVERY | _calls("ask", "permit", "take", "keep_permit", "heartbeat", "fire_due"),
+    "batched": _EVERY | _calls("reopen_run", "note", "fire_due"),
     "undone": _EVERY | _calls("stage_undo", "cancel_run"),
     "called": _EVERY | _calls("fire_due"),
     "erased": _EVERY | _calls("mend_run"),

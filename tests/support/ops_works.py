@@ -8,6 +8,7 @@ from typing import Any
 from conductor import Ctx, EffectUncertain, TransientError, Workflow
 from conductor.declare.capability import Capability, capability
 from conductor.declare.effects import EffectSpec
+from conductor.operations.batches import batch
 from tests.support.ledger import Ledger
 
 __all__ = ["CAPABILITIES", "FLOWS", "SESSION"]
@@ -60,7 +61,7 @@ def consented(n: int, ctx: Ctx) -> int:
     return n + 1
 
 
-CAPABILITIES: dict[str, Capability[..., Any]] = {one.name: one for one in (pay, flaky, doubtful, consented)}
+CAPABILITIES: dict[str, Capability[..., Any]] = {one.name: one for one in (pay, flaky, doubtful, consented, batch)}
 
 # A step that remembers what it has done inside.
 remembering = Workflow("remembering")
