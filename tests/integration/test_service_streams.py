@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -269,23 +270,39 @@ def kept(serve: Serve, tmp_path: Path) -> Kept:
 @pytest.mark.spec("SVC-3")
 def test_a_parked_run_is_told_without_being_woken_and_followed_when_it_is(kept: Kept) -> None:
     stage, served = kept.stage, kept.served
-    run_id = stage.begin(session="s1")
-    before = served.reader(f"/v1/runs/{run_id}/events")
-    before.until("run_idle")
+    run_id, path = stage.begin(session="s1"), "/v1/runs/{}/events"
     kept.park(run_id)
-    parked = served.reader(f"/v1/runs/{run_id}/events")
+    parked, late = served.reader(path.format(run_id)), served.reader(path.format(run_id), Last_Event_ID="4")
     parked.until("run_idle")
-    late = served.reader(f"/v1/runs/{run_id}/events", Last_Event_ID="4")
-    assert served.get(f"/v1/runs/{run_id}/events?after=2")[1]["last"] == 4
+    page = served.get(f"{path.format(run_id)}?after=2")[1]
+    assert ([event["number"] for event in page["events"]], page["last"], page["end"]) == ([3, 4], 4, None)
     assert not stage.engine.store.client().exists(stage.engine.store.keys.run(run_id))
     stage.conductor.run(run_id).signal("word", {"by": "ann"})
     wake(stage.engine, run_id)
     stage.drain()
-    for reader in (before, parked, late):
+    for reader in (parked, late):
         assert reader.ended(10).data["state"] == "completed"
-    whole(before)
     whole(parked)
     assert late.numbers[0] == 5
+
+
+@pytest.mark.spec("SVC-3")
+def test_a_run_that_is_parked_under_its_reader_and_cancelled_there_ends(kept: Kept) -> None:
+    """What was said to a parked run is an event when it is back, and not before."""
+    stage, served = kept.stage, kept.served
+    run_id = stage.begin()
+    reader = served.reader(f"/v1/runs/{run_id}/events")
+    reader.until("run_idle")
+    kept.park(run_id)
+    assert stage.conductor.cancel(run_id, reason="late")["word"] == "OK"
+    served.hub._topics[run_id].ring()
+    late = served.reader(f"/v1/runs/{run_id}/events", Last_Event_ID="4")
+    assert late.status == 200
+    wake(stage.engine, run_id)
+    for one in (reader, late):
+        assert one.ended(10).data == {"state": "cancelled", "reason": "late", "generation": 1}
+    whole(reader)
+    assert reader.kinds[-2:] == ["cancelled", "end"]
 
 
 @pytest.mark.spec("SVC-3")
@@ -339,6 +356,32 @@ def test_a_message_reaches_its_reader_at_once_and_through_the_death_of_the_store
         reader.until("told", 10, count=number + 1)
         own_valkey.restart()
     assert [event.id for event in reader.events] == ["m0", "m1", "m2"]
+
+
+@pytest.mark.spec("SES-3")
+def test_a_message_is_heard_of_without_comparing_and_after_places_went_back(blind: None, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage, served = serve()
+    deliver = partial(inbox.deliver, stage.engine.store, "ann", kind="told", operation_id="", body={})
+    reader = served.reader("/v1/sessions/ann/inbox/events")
+    (listener,) = served.hub._listeners._inboxes.values()
+    eventually(lambda: "ann" in listener._places)
+    for number in range(3):
+        deliver(id=f"m{number}")
+        reader.until("told", 2, count=number + 1)
+    read, broken = listening.read_arrivals, threading.Event()
+
+    def read_arrivals(*args: Any) -> Any:
+        if not broken.is_set():
+            listener._places["ann"] = "9999999999999-0"
+            broken.set()
+            raise ConnectionError("the store is away")
+        return read(*args)
+
+    monkeypatch.setattr(listening, "read_arrivals", read_arrivals)
+    assert broken.wait(5)
+    deliver(id="m3")
+    reader.until("told", 5, count=4)
+    stage.engine.store.erase_session("ann")
 
 
 @pytest.mark.spec("SVC-3", "SVC-4")
