@@ -201,6 +201,7 @@ def _scope(name: str) -> Any:
     async def check(request: Request) -> Caller:
         return allowed(request, name)
 
+    check.scope = name  # type: ignore[attr-defined]  # for the reference
     return check
 
 
