@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import os
 import re
 from datetime import timedelta
 
@@ -58,10 +59,19 @@ def tokens() -> None:
               show_default=True, help="What it may do; may be repeated.")
 @click.option("--session", "sessions", multiple=True, help="It sees and acts on this session's runs only; may be repeated.")
 @click.option("--expires", type=SPAN, help="It counts for so long, for example 90d.")
-def add(here: Here, name: str, scopes: tuple[str, ...], sessions: tuple[str, ...], expires: float | None) -> None:
+@click.option("--secret-env", metavar="VARIABLE", help="Take its text from this variable: for stacks; the same again is fine.")
+def add(
+    here: Here, name: str, scopes: tuple[str, ...], sessions: tuple[str, ...], expires: float | None, secret_env: str | None,
+) -> None:
     """Make a token. Its text is shown once; the store keeps a hash."""
     lasts = int(timedelta(seconds=expires).total_seconds() * 1000) if expires else 0
-    secret, token = here.engine.store.add_token(name, scopes, sessions=sessions or None, expires_ms=lasts)
+    given = os.environ.get(secret_env, "") if secret_env else ""
+    if secret_env and not given:
+        raise click.BadParameter(f"the variable {secret_env} is not set", param_hint="--secret-env")
+    secret, token = here.engine.store.add_token(name, scopes, sessions=sessions or None, expires_ms=lasts, secret=given)
+    if given:
+        print_json(token.to_json()) if here.json else note(f"token {name} of {secret_env} may {', '.join(sorted(token.scopes))}")
+        return
     if here.json:
         print_json(token.to_json() | {"token": secret})
         return

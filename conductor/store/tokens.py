@@ -27,6 +27,7 @@ _PREFIX = "cdr_"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}\Z")
 _SESSIONS = 100
 _LOGINS = 10_000
+_SHORTEST = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,21 +73,24 @@ class TokenVerbs(Door):
     """Few of them and short, so that a service can read all at once."""
 
     def add_token(
-        self, name: str, scopes: Iterable[str], *, sessions: Iterable[str] | None = None, expires_ms: int = 0,
+        self, name: str, scopes: Iterable[str], *, sessions: Iterable[str] | None = None, expires_ms: int = 0, secret: str = "",
     ) -> tuple[str, Token]:
-        """Make a token that lasts `expires_ms` from now, 0 for ever. Its text is given here and never again."""
+        """Make a token that lasts `expires_ms` from now, 0 for ever. Its text is given here and never again; where a stack of processes is
+        set up, the text may be given to us as `secret`, and the same one again under the same name changes nothing."""
         _check_name(name)
+        if secret and len(secret) < _SHORTEST:
+            raise BadInput(what="token", field="secret", problem=f"it has {len(secret)} characters, and {_SHORTEST} are needed")
         chosen, bound = _scopes(scopes), _sessions(sessions)
         if bound is not None and "admin" in chosen:
             raise BadInput(what="token", field="scopes", problem="admin concerns everybody, so it cannot be bound to sessions")
-        now, secret = self.clock(), _PREFIX + secrets.token_urlsafe(32)
+        now, secret = self.clock(), secret or _PREFIX + secrets.token_urlsafe(32)
         token = Token(name, digest(secret), chosen, bound, now, now + expires_ms if expires_ms else 0)
         self._command("tokens", [("HSETNX", self._key("tokens"), name, _line(token))])
         # Asked again because a lost answer was repeated: whose digest stands there has won.
         stands = self.token(name)
         if stands is None or stands.digest != token.digest:
             raise BadInput(what="token", field="name", problem=f"there is one named {name} already; forget it, or name another")
-        return secret, token
+        return secret, stands
 
     def token(self, name: str) -> Token | None:
         text = self._read("HGET", self._key("tokens"), name)

@@ -64,6 +64,21 @@ def test_a_service_that_has_seen_a_token_stays_closed_when_the_store_forgets_it(
     assert Api(bureau.conductor).ask("GET", "/v1/runs").status_code == 200
 
 
+def test_a_stack_may_bring_the_text_of_a_token_along_and_start_twice(bureau: Bureau, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "0123456789abcdef0123456789abcdef"
+    monkeypatch.setenv("STACK_TOKEN", text)
+    for _ in range(2):
+        assert bureau.json("tokens", "add", "stack", "--secret-env", "STACK_TOKEN")["name"] == "stack"
+    api.forget()
+    assert api.ask("GET", "/v1/runs", token=text).status_code == 200
+    assert text not in str(bureau.engine.store.client().hgetall(bureau.engine.store.keys.of(0, "tokens")))
+    with pytest.raises(BadInput, match="there is one named stack already"):
+        bureau.engine.store.add_token("stack", ["read"], secret=text[::-1])
+    with pytest.raises(BadInput, match="it has 31 characters, and 32 are needed"):
+        bureau.engine.store.add_token("short", ["read"], secret=text[1:])
+    assert bureau.call("tokens", "add", "other", "--secret-env", "NOWHERE").exit_code == 2
+
+
 def test_only_a_hash_of_a_token_is_stored_and_its_name_is_used_once(bureau: Bureau, api: Api) -> None:
     store = bureau.engine.store
     secret, token = store.add_token("ci", ["read"])
