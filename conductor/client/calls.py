@@ -16,9 +16,10 @@ from conductor.client.asking import Request
 
 __all__ = [
     "acknowledge", "act", "advance", "batch", "batch_state", "call", "cancel", "events", "fork", "inbox", "listed", "one_operation",
-    "operations", "outcome", "plain", "retry", "runs", "show", "signal", "start", "submit",
+    "operations", "outcome", "page", "plain", "retry", "runs", "show", "signal", "start", "submit",
 ]
 
+_PAGE = 500
 _MARGIN = 15.0  # a worker's answer has a way to go
 
 
@@ -74,6 +75,11 @@ def events(run_id: str, after: int) -> Request:
     """The stream of a run's events."""
     headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
     return Request("GET", _path("runs", run_id, "events"), query={"after": after}, headers=headers)
+
+
+def page(run_id: str, after: int, seconds: float) -> Request:
+    """A page of a run's events, without a stream."""
+    return Request("GET", _path("runs", run_id, "events"), query={"after": after, "limit": _PAGE}, seconds=seconds)
 
 
 def act(run_id: str, verb: str, **said: Any) -> Request:

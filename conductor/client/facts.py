@@ -12,8 +12,8 @@ from conductor.client.results import Event, Outcome, Result
 from conductor.errors import ConductorError
 
 __all__ = [
-    "Beat", "Broken", "CloseStream", "Command", "Deliver", "Ended", "Fact", "Finish", "NoAnswer", "OpenStream", "Opened", "Passed",
-    "PollOutcome", "Polled", "Refused", "Stopped", "Told", "Unknown", "Unreachable",
+    "Beat", "Broken", "CloseStream", "Command", "Deliver", "Ended", "Fact", "Finish", "NoAnswer", "OpenStream", "Opened", "Page",
+    "Passed", "PollOutcome", "Polled", "ReadEvents", "Refused", "Stopped", "Told", "Unknown", "Unreachable",
 ]
 
 
@@ -74,6 +74,14 @@ class Polled:
 
 
 @dataclass(frozen=True, slots=True)
+class Page:
+    """Events that no stream has brought."""
+
+    number: int
+    events: tuple[Event, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Unknown:
     """The service itself says that it knows no such run. A 404 of anybody else is `NoAnswer`."""
 
@@ -118,7 +126,7 @@ class Passed:
     """The time has come that the core wanted to be woken at."""
 
 
-Fact = Opened | Beat | Told | Ended | Broken | Polled | Unknown | Unreachable | NoAnswer | Refused | Stopped | Passed
+Fact = Opened | Beat | Told | Ended | Broken | Polled | Page | Unknown | Unreachable | NoAnswer | Refused | Stopped | Passed
 
 
 # Commands.
@@ -145,6 +153,14 @@ class PollOutcome:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadEvents:
+    """Ask once for the events after this one, without a stream."""
+
+    number: int
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
 class Deliver:
     """Hand this event to the caller: each once, in order."""
 
@@ -159,4 +175,4 @@ class Finish:
     error: ConductorError | None = None
 
 
-Command = OpenStream | CloseStream | PollOutcome | Deliver | Finish
+Command = OpenStream | CloseStream | PollOutcome | ReadEvents | Deliver | Finish

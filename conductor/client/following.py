@@ -16,29 +16,14 @@ lost its last writes, has fewer events than we have seen, and is followed from w
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from enum import StrEnum
 
 from conductor.client import facts
 from conductor.client.budget import Backoff, Budget
-from conductor.client.facts import CloseStream, Command, Deliver, Fact, Finish, OpenStream, PollOutcome
-from conductor.client.patience import Polling, Reach, Silence, Streams
-from conductor.client.results import Code, Outcome, Result
-from conductor.errors import ConductorError
+from conductor.client.facts import CloseStream, Command, Deliver, Fact, Finish, OpenStream, PollOutcome, ReadEvents
+from conductor.client.judging import Finding, Judge
+from conductor.client.results import Code, Outcome, Result, State
 
 __all__ = ["TABLE", "TERMINAL", "Following", "State", "mermaid"]
-
-
-class State(StrEnum):
-    """Where the follower stands. It is not the state of the run."""
-
-    RUNNING = "running"
-    LOST_CONNECTION = "lost_connection"
-    POLLING = "polling"
-    RECOVERED = "recovered"
-    NOT_FOUND = "not_found"
-    GAVE_UP = "gave_up"
-    FAILED = "failed"
-    READY = "ready"
 
 
 # What may be heard in any state that is not final, and where it leads.
@@ -58,6 +43,7 @@ TABLE: Mapping[State, Mapping[str, State]] = {
         "event": State.RUNNING,  # the stream: something happened, or it began
         "open": State.RUNNING,  # a look at the outcome beside a quiet stream
         "ended": State.POLLING,  # the end marker: ask for the outcome
+        "behind": State.POLLING,  # the run has ended, and this stream has not told it
         "broken": State.LOST_CONNECTION,  # cut, ended without a marker, or without a byte for too long
         "unreachable": State.LOST_CONNECTION,
         "no_answer": State.POLLING,
@@ -66,6 +52,7 @@ TABLE: Mapping[State, Mapping[str, State]] = {
     State.LOST_CONNECTION: {  # asks for the outcome, with backoff
         "open": State.RECOVERED,
         "not_yet": State.POLLING,  # somebody answers, but streams do not hold here
+        "behind": State.POLLING,  # the same, or the run has ended: the events that were missed are read
         "unreachable": State.LOST_CONNECTION,
         "no_answer": State.POLLING,
         **_ALWAYS,
@@ -73,6 +60,7 @@ TABLE: Mapping[State, Mapping[str, State]] = {
     State.POLLING: {  # asks for the outcome, every interval
         "open": State.RECOVERED,
         "not_yet": State.POLLING,
+        "behind": State.POLLING,
         "unreachable": State.LOST_CONNECTION,
         "no_answer": State.POLLING,
         **_ALWAYS,
@@ -92,8 +80,6 @@ TABLE: Mapping[State, Mapping[str, State]] = {
 }
 TERMINAL = frozenset(state for state, row in TABLE.items() if not row)
 
-_ENDS = {"completed": Code.COMPLETED, "cancelled": Code.CANCELLED}
-
 
 class Following:
     """One run followed by one caller. `wakes_at` is when it wants to be told `Passed`, if nothing else comes before."""
@@ -102,26 +88,35 @@ class Following:
         self, run_id: str, *, random: Callable[[], float], epoch: str = "", after: int = 0, events: bool = True, until: float | None = None,
         timeout: float = 0, budget: Budget | None = None, backoff: Backoff | None = None, url: str = "",
     ) -> None:
-        self.run_id, self.epoch, self.last_event, self.url = run_id, epoch, after, url
-        self.budget = budget or Budget()
+        self.run_id, self.url, self.budget = run_id, url, budget or Budget()
         self.state = State.RUNNING if events else State.POLLING
-        self.outcome: Outcome | None = None
-        self._events, self._until, self._timeout = events, until, timeout
-        self._reach = Reach(backoff or Backoff(), random)
-        self._polling, self._streams = Polling(self.budget), Streams(self.budget)
-        self._silence = Silence(self.budget.lost_after)
+        self._judge = Judge(self.budget, backoff or Backoff(), random, epoch=epoch, last_event=after, events=events)
+        self._until, self._timeout = until, timeout
         self._numbers = self._stream = self._question = 0
-        self._missing: float | None = None  # since when the service says that it knows no such run
+        self._reading = False  # the question is, or will be, for a page of events
         self._ask_at: float | None = None
         self._stall_at: float | None = None
         self._answer_by: float | None = None
-        self._found: tuple[Code, str, float] = (Code.COMPLETED, "", 0)
-        self._error: ConductorError | None = None
-        self._pauses = {"ended": 0.0, "doubtful": self.budget.settle}  # before the next question; else the interval
+        self._pauses = {"ended": 0.0, "behind": 0.0, "doubtful": self.budget.settle}  # before the next question; else the interval
 
     @property
     def over(self) -> bool:
         return self.state in TERMINAL
+
+    @property
+    def epoch(self) -> str:
+        """The store the run was last seen in."""
+        return self._judge.epoch
+
+    @property
+    def last_event(self) -> int:
+        """The event the caller was told last."""
+        return self._judge.last_event
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """How the run stood when it was last asked for."""
+        return self._judge.outcome
 
     @property
     def wakes_at(self) -> float | None:
@@ -131,21 +126,19 @@ class Following:
 
     def begin(self, now: float) -> list[Command]:
         """The first commands: the stream for who wants events, else the outcome."""
-        return [self._open(now)] if self._events else [self._ask(now)]
+        return [self._open(now)] if self.state is State.RUNNING else [self._ask(now)]
 
     def receive(self, fact: Fact, now: float) -> list[Command]:
         """What follows from a fact. After the end nothing does."""
         commands: list[Command] = []
         if not self.over and not self._stale(fact):
-            if isinstance(fact, facts.Told) and fact.event.number > self.last_event:
-                self.last_event = fact.event.number
-                self._streams.brought = True
-                commands.append(Deliver(fact.event))
-            if (word := self._word(fact, now)) is not None:
+            news = self._judge.news(fact)
+            commands += [Deliver(event) for event in news]
+            self._note_life(fact, now)
+            word = self._judge.word(fact, self.state, now, news=bool(news), reading=self._reading)
+            if word is not None:
                 commands += self._move(word, now)
         return commands + self._tick(now)
-
-    # what a fact means
 
     def _stale(self, fact: Fact) -> bool:
         """Whether it comes from a stream or a question that was let go. An answered question is over."""
@@ -157,105 +150,12 @@ class Following:
         self._question, self._answer_by = 0, None
         return False
 
-    def _word(self, fact: Fact, now: float) -> str | None:
-        """The fact as a word of the table; None where it moves nothing."""
-        match fact:
-            case facts.Opened() | facts.Told() | facts.Beat():
-                return self._heard(fact, now)
-            case facts.Polled(outcome=outcome, epoch=epoch):
-                return self._judge(outcome, epoch or outcome.epoch, now)
-            case facts.Ended():
-                self._reach.answered()
-                return "ended"
-            case facts.Broken():
-                return "broken"
-            case facts.Unreachable(problem=problem):
-                self._reach.unanswered(now)
-                seconds = self._reach.seconds(now)
-                return self._gave_up(self._reach.used_up(now), Code.CONDUCTOR_UNREACHABLE, problem, seconds) or "unreachable"
-            case facts.NoAnswer(problem=problem):
-                self._reach.answered()
-                self._polling.unanswered(now)
-                return self._gave_up(self._polling.barren_too_long(now), Code.UNRECOVERABLE, problem, 0) or "no_answer"
-            case facts.Unknown(epoch=epoch):
-                self._reach.answered()
-                return self._missed(epoch, now)
-            case facts.Refused(error=error):
-                self._error = error
-                return "refused"
-            case facts.Stopped():
-                self._found = (Code.STOPPED, "", 0)
-                return "left"
-            case facts.Passed():
-                return None
-
-    def _gave_up(self, used_up: bool, code: Code, problem: str, seconds: float) -> str:
-        self._found = (code, problem, round(seconds, 1))
-        return "exhausted" if used_up else ""
-
-    def _heard(self, fact: facts.Opened | facts.Told | facts.Beat, now: float) -> str | None:
-        """The stream lives."""
-        self._stall_at = now + self.budget.stall
-        self._reach.answered()
-        if not isinstance(fact, facts.Beat):
-            self._silence.heard()
-            self._ask_at = now + self.budget.quiet
-        if isinstance(fact, facts.Opened):
-            if self.epoch and fact.epoch and fact.epoch != self.epoch:
-                self._ask_at = now  # another store: how far is it?
-            self.epoch = self.epoch or fact.epoch
-        if self._streams.good(now):
-            self._polling.held()
-        return None if isinstance(fact, facts.Beat) and self.state is State.RUNNING else "event"
-
-    def _judge(self, outcome: Outcome, epoch: str, now: float) -> str:
-        """What an outcome means. Only here is a run's end learned."""
-        self._reach.answered()
-        self._polling.answered(outcome, now)
-        self._missing = None
-        # Beside an open stream an answer may be older than the events that came since, unless it is of another store.
-        other = bool(epoch and self.epoch and epoch != self.epoch)
-        behind = 0 < outcome.last_event < self.last_event and (other or self.state is not State.RUNNING)
-        if behind:
-            self.last_event = outcome.last_event  # an older backup, lost writes: its next events have numbers we have seen
-        self.epoch, self.outcome = epoch or self.epoch, outcome
-        if outcome.ended:
-            return self._unread(outcome, now) or self._ended(outcome)
-        if not self._events:
-            self.last_event = max(self.last_event, outcome.last_event)
-        if self._silence.lost(outcome, now):
-            self._found = (Code.DOWNSTREAM_LOST, "", round(self._silence.seconds(now), 1))
-            return "silent"
-        if self.state is State.RUNNING:
-            return "broken" if behind else "open"
-        problem = f"its deadline is over, and it is still {outcome.state}"
-        goes_on = "open" if self._streams.due(now) else "not_yet"
-        return self._gave_up(self._polling.overdue(now), Code.UNRECOVERABLE, problem, 0) or goes_on
-
-    def _missed(self, epoch: str, now: float) -> str:
-        """Nobody knows the run. Right after a wipe a service may still tell the old epoch, so the same one is believed a while later."""
-        other = bool(self.epoch and epoch and epoch != self.epoch)
-        self._missing = now if self._missing is None else self._missing
-        if self.epoch and not other and now - self._missing < self.budget.settle:
-            return "doubtful"
-        self._found = (Code.CONDUCTOR_RESTARTED if other else Code.RUN_NOT_FOUND, "", 0)
-        return "unknown"
-
-    def _ended(self, outcome: Outcome) -> str:
-        code = Code.LANE_BUSY if outcome.reason == "lane_busy" else _ENDS.get(outcome.state, Code.FAILED)
-        self._found = (code, "", 0)
-        return "completed" if code is Code.COMPLETED else "failed"
-
-    def _unread(self, outcome: Outcome, now: float) -> str:
-        """A run that ended while we were away has events we have not delivered: a stream brings them. Where a few in a row bring none, the
-        outcome is enough."""
-        if not self._events or outcome.last_event <= self.last_event or self._streams.hopeless:
-            return ""
-        if self.state is State.RUNNING:
-            return "broken"
-        return "open" if self._streams.due(now) else "not_yet"
-
-    # what follows
+    def _note_life(self, fact: Fact, now: float) -> None:
+        """A stream that says anything lives; one that tells something need not be looked at for a while."""
+        if isinstance(fact, (facts.Opened, facts.Told, facts.Beat)):
+            self._stall_at = now + self.budget.stall
+            if not isinstance(fact, facts.Beat):
+                self._ask_at = now if self._judge.is_other(fact) else now + self.budget.quiet
 
     def _move(self, word: str, now: float) -> list[Command]:
         self.state = TABLE[self.state][word]
@@ -267,9 +167,10 @@ class Following:
             return []
         if self.state is State.RECOVERED:
             return [self._open(now)]
-        closing = self._close(now, answered=word != "unreachable")
-        pause = self._pauses.get(word, self.budget.interval) if self.state is State.POLLING else self._reach.pause(now)
+        closing = self._close(now)
+        pause = self._pauses.get(word, self.budget.interval) if self.state is State.POLLING else self._judge.reach.pause(now)
         self._question, self._answer_by, self._ask_at = 0, None, now + pause
+        self._reading = word == "behind"
         return closing
 
     def _tick(self, now: float) -> list[Command]:
@@ -277,7 +178,7 @@ class Following:
         if self.over:
             return []
         if self._until is not None and now >= self._until:
-            self._found = (Code.TIMED_OUT, "", self._timeout)
+            self._judge.found = Finding(Code.TIMED_OUT, seconds=self._timeout)
             return self._move("left", now)
         if self._answer_by is not None and now >= self._answer_by:
             return self.receive(facts.Unreachable(self._question, f"no answer within {self.budget.answer:g} s"), now)
@@ -293,17 +194,17 @@ class Following:
 
     def _open(self, now: float) -> OpenStream:
         self._stream, self._stall_at, self._ask_at = self._number(), now + self.budget.answer, None
-        self._streams.asked(now)
+        self._judge.streams.asked(now)
         return OpenStream(self._stream, self.last_event)
 
-    def _ask(self, now: float) -> PollOutcome:
+    def _ask(self, now: float) -> PollOutcome | ReadEvents:
         self._question, self._ask_at, self._answer_by = self._number(), None, now + self.budget.answer
-        return PollOutcome(self._question)
+        return ReadEvents(self._question, self.last_event) if self._reading else PollOutcome(self._question)
 
-    def _close(self, now: float, *, answered: bool) -> list[Command]:
+    def _close(self, now: float) -> list[Command]:
         if not self._stream:
             return []
-        self._streams.over(now, answered=answered)
+        self._judge.streams.over(now)
         self._stream, self._stall_at = 0, None
         return [CloseStream()]
 
@@ -311,13 +212,12 @@ class Following:
         closing: list[Command] = [CloseStream()] if self._stream else []
         self._stream = self._question = 0
         self._ask_at = self._stall_at = self._answer_by = self._until = None
-        if self._error is not None:
-            return [*closing, Finish(error=self._error)]
-        code, problem, seconds = self._found
-        known = self.outcome
+        if self._judge.refused is not None:
+            return [*closing, Finish(error=self._judge.refused)]
+        found, known = self._judge.found, self.outcome
         result = Result(
-            code, self.run_id, self.state, known.result if known and code is Code.COMPLETED else None, known.reason if known else "",
-            problem, self.last_event, seconds, self.url, known,
+            found.code, self.run_id, self.state, known.result if known and found.code is Code.COMPLETED else None,
+            known.reason if known else "", found.problem, self.last_event, found.seconds, self.url, known,
         )
         return [*closing, Finish(result)]
 

@@ -1,8 +1,9 @@
 """What a follower counts to know when to try again and when to give up. Pure: the time is given with every word.
 
 Three measures, each reset by what proves the opposite: `Reach` (nobody answers), `Polling` (somebody answers, without the end of the run),
-`Silence` (the run stands still). They are measured on the caller's own monotonic clock, so that no two clocks have to agree; only the run's
-deadline is a time of the store, and it is turned into a distance the moment the service tells it.
+`Silence` (the run stands still); and two that say by which way events may come: `Streams`, `Pages`. They are measured on the caller's own
+monotonic clock, so that no two clocks have to agree; only the run's deadline is a time of the store, and it is turned into a distance the
+moment the service tells it.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from dataclasses import dataclass
 from conductor.client.budget import Backoff, Budget
 from conductor.client.results import Outcome
 
-__all__ = ["Polling", "Reach", "Silence", "Streams"]
+__all__ = ["Pages", "Polling", "Reach", "Silence", "Streams"]
 
 
-_MOST_EMPTY, _MOST_FRUITLESS = 4, 12
+_MOST_REFUSED, _MOST_LOST = 4, 40
 
 
 @dataclass(slots=True)
@@ -90,6 +91,28 @@ class Polling:
 
 
 @dataclass(slots=True)
+class Pages:
+    """Whether events that no stream brought can be had by asking for them. `upto` is the event behind which there were none."""
+
+    refused: int = 0
+    lost: int = 0
+    upto: int = 0
+
+    def came(self, last: int, *, any_new: bool) -> None:
+        self.refused = self.lost = 0
+        self.upto = self.upto if any_new else last
+
+    def failed(self, *, answered: bool) -> None:
+        """A service that is away says little of its pages, one that answers something else more."""
+        self.refused += answered
+        self.lost += 1
+
+    def wanted(self, outcome: Outcome, last_event: int) -> bool:
+        hopeless = self.refused >= _MOST_REFUSED or self.lost >= _MOST_LOST
+        return outcome.last_event > max(last_event, self.upto) and not hopeless
+
+
+@dataclass(slots=True)
 class Silence:
     """Since when a running run has had neither a live lease nor an event. Only `running` counts: all other states wait for somebody else;
     and so does a run that waits for the clock or for a run it has called."""
@@ -116,20 +139,13 @@ class Silence:
 
 @dataclass(slots=True)
 class Streams:
-    """Whether it is worth asking for the stream again. One that told nothing and did not hold makes the next one wait longer. `empty`
-    counts those in a row that brought no event, however long they held; one that nobody answered is none."""
+    """Whether it is worth asking for the stream again. One that told nothing and did not hold makes the next one wait longer."""
 
     budget: Budget
     opened_at: float | None = None
     brought: bool = False
     fruitless: int = 0
-    empty: int = 0
     not_before: float = 0.0
-
-    @property
-    def hopeless(self) -> bool:
-        """Whether an ended run has told what it will."""
-        return self.empty >= _MOST_EMPTY or self.fruitless >= _MOST_FRUITLESS
 
     def asked(self, now: float) -> None:
         self.opened_at, self.brought = now, False
@@ -137,10 +153,9 @@ class Streams:
     def good(self, now: float) -> bool:
         return self.brought or (self.opened_at is not None and now - self.opened_at >= self.budget.held)
 
-    def over(self, now: float, *, answered: bool) -> None:
+    def over(self, now: float) -> None:
         if self.opened_at is None:
             return
-        self.empty = 0 if self.brought else self.empty + answered
         self.fruitless = 0 if self.good(now) else self.fruitless + 1
         self.not_before = now + (self.budget.interval * 2.0 ** min(self.fruitless - 1, 4) if self.fruitless else 0.0)
         self.opened_at = None

@@ -19,7 +19,7 @@ from conductor.client.frames import Frames
 from conductor.client.results import Event, Outcome
 from conductor.errors import BadInput, ConductorError, UnknownRun
 
-__all__ = ["EPOCH", "NoReply", "Reply", "StreamReading", "judged", "poll_fact", "refusal"]
+__all__ = ["EPOCH", "NoReply", "Reply", "StreamReading", "judged", "page_fact", "poll_fact", "refusal"]
 
 EPOCH = "conductor-epoch"
 _SHOWN = 200
@@ -99,6 +99,24 @@ def poll_fact(number: int, reply: Reply | NoReply) -> facts.Fact:
         return facts.NoAnswer(number, str(found))
 
 
+def page_fact(number: int, reply: Reply | NoReply) -> facts.Fact:
+    """What came of asking for a page of events."""
+    if isinstance(reply, NoReply):
+        return facts.Unreachable(number, reply.problem)
+    if (error := refusal(reply)) is not None:
+        return _events_refused(number, reply, error)
+    try:
+        told = reply.json()
+        return facts.Page(number, tuple(Event.of(one) for one in told["events"]))
+    except (ValueError, TypeError, LookupError, AttributeError) as found:
+        return facts.NoAnswer(number, f"not a page of events: {found}")
+
+
+def _events_refused(number: int, reply: Reply, error: ConductorError) -> facts.Fact:
+    """Behind the end of a log that is shorter than it was, there is nothing: the outcome tells how long it is now."""
+    return facts.NoAnswer(number, str(error)) if isinstance(error, BadInput) else judged(number, reply, error)
+
+
 @dataclass
 class StreamReading:
     """One stream, from its headers to its end."""
@@ -111,8 +129,7 @@ class StreamReading:
     def begin(self, reply: Reply) -> facts.Fact:
         """What the headers mean; `begun` says whether a stream follows. The body of a refusal has to be in `reply`."""
         if (error := refusal(reply)) is not None:
-            # "after" lies behind the end of a log that is shorter than it was: the outcome tells how long it is now.
-            return facts.NoAnswer(self.number, str(error)) if isinstance(error, BadInput) else judged(self.number, reply, error)
+            return _events_refused(self.number, reply, error)
         if not reply.headers.get("content-type", "").startswith("text/event-stream"):
             return facts.NoAnswer(self.number, f"not a stream of events but {reply.headers.get('content-type', 'nothing')}")
         self.begun = True

@@ -10,7 +10,20 @@ from typing import Any
 from conductor.client.errors import ConductorRestarted, ConductorUnreachable, DownstreamLost, FollowingStopped, Unrecoverable, told
 from conductor.errors import ConductorError, GetTimeout, LaneBusy, LaneFull, RunCancelled, RunFailed, UnknownRun
 
-__all__ = ["Code", "Event", "Outcome", "Result"]
+__all__ = ["Code", "Event", "Outcome", "Result", "State"]
+
+
+class State(StrEnum):
+    """Where the follower stands. It is not the state of the run."""
+
+    RUNNING = "running"
+    LOST_CONNECTION = "lost_connection"
+    POLLING = "polling"
+    RECOVERED = "recovered"
+    NOT_FOUND = "not_found"
+    GAVE_UP = "gave_up"
+    FAILED = "failed"
+    READY = "ready"
 
 
 class Code(StrEnum):

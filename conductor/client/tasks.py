@@ -11,11 +11,11 @@ import httpx2
 
 from conductor.client import calls, facts
 from conductor.client.asking import Conversation, Pause, Request
-from conductor.client.facts import CloseStream, Deliver, Finish, OpenStream, PollOutcome
+from conductor.client.facts import CloseStream, Deliver, Finish, OpenStream, PollOutcome, ReadEvents
 from conductor.client.following import Following
-from conductor.client.reading import NoReply, Reply, StreamReading, poll_fact
+from conductor.client.reading import NoReply, Reply, StreamReading
 from conductor.client.results import Event, Result
-from conductor.client.threads import built, no_reply, reply_of
+from conductor.client.threads import built, no_reply, question, reply_of
 
 __all__ = ["Follower", "converse", "send"]
 
@@ -80,8 +80,8 @@ class Follower:
                             self._stream = self._begin(self._read(StreamReading(number), after))
                         case CloseStream():
                             self._let_go()
-                        case PollOutcome(number=number):
-                            self._begin(self._ask(number))
+                        case PollOutcome() | ReadEvents():
+                            self._begin(self._ask(command))
                 todo = machine.receive(await self._next(), time.monotonic())
         finally:
             for task in self._tasks:
@@ -101,9 +101,9 @@ class Follower:
         except TimeoutError:
             return facts.Passed()
 
-    async def _ask(self, number: int) -> None:
-        request = calls.outcome(self._machine.run_id, self._machine.budget.answer)
-        self._facts.put_nowait(poll_fact(number, await send(self._http, request)))
+    async def _ask(self, command: PollOutcome | ReadEvents) -> None:
+        request, fact = question(self._machine, command)
+        self._facts.put_nowait(fact(command.number, await send(self._http, request)))
 
     def _let_go(self) -> None:
         if self._stream is not None:

@@ -18,9 +18,9 @@ import httpx2
 
 from conductor.client import calls, facts
 from conductor.client.asking import Conversation, Pause, Request
-from conductor.client.facts import CloseStream, Deliver, Finish, OpenStream, PollOutcome
+from conductor.client.facts import CloseStream, Deliver, Finish, OpenStream, PollOutcome, ReadEvents
 from conductor.client.following import Following
-from conductor.client.reading import NoReply, Reply, StreamReading, poll_fact
+from conductor.client.reading import NoReply, Reply, StreamReading, page_fact, poll_fact
 from conductor.client.results import Event, Result
 
 __all__ = ["Follower", "converse", "send"]
@@ -51,6 +51,16 @@ def built(http: httpx2.Client | httpx2.AsyncClient, request: Request, seconds: f
         request.method, request.path, params=dict(request.query) or None, json=request.body, headers=dict(request.headers),
         timeout=timeouts(seconds),
     )
+
+
+def question(
+    machine: Following, command: PollOutcome | ReadEvents,
+) -> tuple[Request, Callable[[int, Reply | NoReply], facts.Fact]]:
+    """What to send for a command, and what reads the answer."""
+    seconds = machine.budget.answer
+    if isinstance(command, ReadEvents):
+        return calls.page(machine.run_id, command.after, seconds), page_fact
+    return calls.outcome(machine.run_id, seconds), poll_fact
 
 
 def send(http: httpx2.Client, request: Request) -> Reply | NoReply:
@@ -110,8 +120,8 @@ class Follower:
                             self._stream = _Stream(self._http, StreamReading(number), machine, after, self._facts.put)
                         case CloseStream():
                             self._let_go()
-                        case PollOutcome(number=number):
-                            threading.Thread(target=self._ask, args=(number,), name="conductor-ask", daemon=True).start()
+                        case PollOutcome() | ReadEvents():
+                            threading.Thread(target=self._ask, args=(command,), name="conductor-ask", daemon=True).start()
                 todo = machine.receive(self._next(), time.monotonic())
         finally:
             self._let_go()
@@ -123,9 +133,9 @@ class Follower:
         except queue.Empty:
             return facts.Passed()
 
-    def _ask(self, number: int) -> None:
-        request = calls.outcome(self._machine.run_id, self._machine.budget.answer)
-        self._facts.put(poll_fact(number, send(self._http, request)))
+    def _ask(self, command: PollOutcome | ReadEvents) -> None:
+        request, fact = question(self._machine, command)
+        self._facts.put(fact(command.number, send(self._http, request)))
 
     def _let_go(self) -> None:
         if self._stream is not None:

@@ -43,7 +43,7 @@ from conductor.errors import (
     StoreUnreachable,
     UnknownRun,
 )
-from tests.support.scripted_http import Answer, Cut, Hang, ScriptedHttp, Stream, awaited, end, error, event, outcome
+from tests.support.scripted_http import Answer, Cut, Hang, ScriptedHttp, Stream, awaited, end, error, event, outcome, page
 from tests.support.waiting import eventually
 
 RUN = "0190c0de-0000-7000-8000-000000000003"
@@ -105,10 +105,22 @@ def test_a_half_open_stream_is_noticed(server: ScriptedHttp, client: Any) -> Non
 
 
 @pytest.mark.spec("CLI-1")
-def test_where_streams_do_not_get_through_the_outcome_is_polled(server: ScriptedHttp, client: Any) -> None:
+def test_where_streams_do_not_get_through_outcome_and_events_are_polled(server: ScriptedHttp, client: Any) -> None:
     server.on("GET", EVENTS, Answer("<html>Bad Gateway</html>", 502, epoch=""))
-    server.on("GET", OUTCOME, *[outcome("running")] * 10, outcome("completed", result=7))
-    assert client.run(RUN).get() == 7
+    server.on("PAGE", EVENTS, page(1, 2), page(2, 3), Answer("<html>Bad Gateway</html>", 502, epoch=""), page(4))
+    server.on("GET", OUTCOME, *[outcome("running", last_event=2)] * 10, *[outcome("running", last_event=3)] * 5, outcome("completed", result=7, last_event=4))
+    result, seen = follow(client)
+    assert (result.code, result.value, seen) == (Code.COMPLETED, 7, [1, 2, 3, 4])
+
+
+@pytest.mark.spec("CLI-1")
+def test_a_run_that_ended_while_we_were_away_is_told_with_all_its_events(server: ScriptedHttp, client: Any) -> None:
+    server.on("GET", EVENTS, Stream((event(1),), "cut"))
+    server.on("PAGE", EVENTS, page(2, 3), page(4))
+    server.on("GET", OUTCOME, outcome("failed", reason="step_failed", last_event=4))
+    result, seen = follow(client)
+    assert (result.code, seen) == (Code.FAILED, [1, 2, 3, 4])
+    assert len(server.asked("GET", OUTCOME)) == 1
 
 
 def test_a_page_of_a_proxy_says_nothing_of_the_run(server: ScriptedHttp, client: Any) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from conductor.client import AsyncClient, Client
 
-__all__ = ["Answer", "Asked", "Cut", "Hang", "ScriptedHttp", "Stream", "awaited", "end", "error", "event", "outcome"]
+__all__ = ["Answer", "Asked", "Cut", "Hang", "ScriptedHttp", "Stream", "awaited", "end", "error", "event", "outcome", "page"]
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,10 @@ def event(number: int, kind: str = "claimed", **more: Any) -> bytes:
     return f"id: {number}\nevent: {kind}\ndata: {json.dumps({'number': number, 'kind': kind, 'at': 1, **more})}\n\n".encode()
 
 
+def page(*numbers: int) -> Answer:
+    return Answer({"events": [{"number": number, "kind": "claimed", "at": 1} for number in numbers], "last": max([0, *numbers])})
+
+
 def end(state: str = "completed", generation: int = 1) -> bytes:
     return f"event: end\ndata: {json.dumps({'state': state, 'reason': '', 'generation': generation})}\n\n".encode()
 
@@ -101,7 +105,7 @@ class ScriptedHttp:
         return f"http://127.0.0.1:{self.port}"
 
     def on(self, method: str, path: str, *answers: Done) -> None:
-        """What this route does, one after the other; the last for ever."""
+        """What this route does, one after the other; the last for ever. `PAGE` are events that are asked for without a stream."""
         self._script[method, path] = list(answers)
 
     def asked(self, method: str, path: str) -> list[Asked]:
@@ -149,7 +153,8 @@ class ScriptedHttp:
         try:
             while (asked := await _read(reader)) is not None:
                 self.seen.append(asked)
-                script = self._script.get((asked.method, asked.path)) or [error(404, "unknown_route")]
+                paged = asked.path.endswith("/events") and "event-stream" not in asked.headers.get("accept", "")
+                script = self._script.get(("PAGE" if paged else asked.method, asked.path)) or [error(404, "unknown_route")]
                 done = script.pop(0) if len(script) > 1 else script[0]
                 if not await self._do(done, writer):
                     return

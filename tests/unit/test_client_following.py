@@ -10,7 +10,7 @@ import pytest
 from conductor.client import facts
 from conductor.client.budget import Backoff, Budget
 from conductor.client.errors import Unauthenticated
-from conductor.client.facts import CloseStream, Command, Deliver, Fact, Finish, OpenStream, PollOutcome
+from conductor.client.facts import CloseStream, Command, Deliver, Fact, Finish, OpenStream, PollOutcome, ReadEvents
 from conductor.client.following import TABLE, TERMINAL, Following, State
 from conductor.client.results import Code, Event, Outcome, Result
 
@@ -27,6 +27,7 @@ class Caller:
         self.delivered: list[int] = []
         self.asked: list[float] = []
         self.opened: list[int] = []
+        self.read: list[int] = []
         self.result: Result | None = None
         self.error: Exception | None = None
         self._stream = self._question = 0
@@ -47,6 +48,9 @@ class Caller:
                 case PollOutcome(number=number):
                     self._question = number
                     self.asked.append(self.now)
+                case ReadEvents(number=number, after=after):
+                    self._question = number
+                    self.read.append(after)
                 case Finish(result=result, error=error):
                     assert (self.result, self.error) == (None, None), "it finished twice"
                     self.result, self.error = result, error
@@ -79,6 +83,9 @@ class Caller:
         ended = state in ("completed", "failed", "cancelled")
         more.setdefault("last_event", max([0, *self.delivered]))
         return self.tell(facts.Polled(self._question, Outcome(RUN, state, ended, **more), epoch))
+
+    def page(self, *numbers: int) -> list[Command]:
+        return self.tell(facts.Page(self._question, tuple(Event(number, "claimed", 0) for number in numbers)))
 
     def nobody(self) -> list[Command]:
         return self.tell(facts.Unreachable(self._question, "refused"))
@@ -170,50 +177,64 @@ def test_a_run_that_ended_meanwhile_is_told_with_the_events_that_were_missed() -
     caller.event(1)
     caller.breaks()
     caller.wake()
-    caller.outcome("completed", last_event=3, result=1)
-    assert caller.opened == [0, 1]
-    caller.opens()
-    caller.event(2, 3)
-    caller.end()
-    caller.outcome("completed", last_event=3, result=1)
-    assert (caller.delivered, code(caller)) == ([1, 2, 3], Code.COMPLETED)
+    caller.outcome("completed", last_event=5, result=1)
+    assert caller.read == [1]
+    caller.page(2, 3, 4)
+    assert (caller.read, caller.result) == ([1, 4], None)
+    caller.page(5)
+    assert (caller.delivered, code(caller), caller.result and caller.result.value) == ([1, 2, 3, 4, 5], Code.COMPLETED, 1)
 
 
-def test_the_terminal_snapshot_is_enough_where_no_stream_brings_the_rest() -> None:
+def test_the_terminal_snapshot_is_enough_where_the_rest_cannot_be_had() -> None:
+    """It is not there, it is refused, nobody answers: the end is known, and is told."""
+    def nothing(caller: Caller) -> None:
+        caller.page()
+
+    for answer, most in ((nothing, 1), (Caller.stranger, 20), (Caller.nobody, 400)):
+        caller = Caller()
+        caller.opens()
+        caller.event(1)
+        caller.breaks()
+        began = caller.now
+        while caller.result is None:
+            if not caller.machine._question:
+                caller.wake()
+            elif caller.machine._reading:
+                answer(caller)
+            else:
+                caller.outcome("completed", last_event=3)
+        assert (caller.delivered, code(caller)) == ([1], Code.COMPLETED)
+        assert caller.now - began < most
+
+
+def test_a_run_that_is_purged_before_its_last_events_were_read_has_ended_all_the_same() -> None:
     caller = Caller()
     caller.opens()
-    caller.event(1)
     caller.breaks()
-    while caller.result is None:
-        if caller.state is State.RECOVERED:
-            caller.breaks()
-        else:
-            caller.wake()
-            caller.outcome("completed", last_event=3)
-    assert (caller.delivered, code(caller), caller.opened) == ([1], Code.COMPLETED, [0, 1, 1, 1, 1])
-
-
-def test_a_service_that_is_away_takes_no_try_from_the_events_that_were_missed() -> None:
-    caller = Caller()
-    caller.opens()
-    caller.event(1)
-    caller.breaks()
-    for _ in range(20):
-        caller.wake()
-        if caller.state is not State.RECOVERED:
-            caller.outcome("completed", last_event=3)
-        if caller.state is State.RECOVERED:
-            caller.tell(facts.Unreachable(caller._stream, "refused"))
     caller.wake()
-    caller.outcome("completed", last_event=3)
-    while caller.state is not State.RECOVERED:
-        caller.wake()
-        caller.outcome("completed", last_event=3)
-    caller.opens()
-    caller.event(2, 3)
-    caller.end()
-    caller.outcome("completed", last_event=3)
-    assert (caller.delivered, code(caller)) == ([1, 2, 3], Code.COMPLETED)
+    caller.outcome("failed", last_event=3)
+    caller.unknown()
+    assert code(caller) is Code.FAILED
+
+
+@pytest.mark.spec("CLI-1")
+def test_where_streams_do_not_get_through_events_are_read_page_by_page() -> None:
+    caller = Caller(budget=Budget(interval=2))
+    caller.tell(facts.NoAnswer(1, "a proxy without streams"))
+    for last in (2, 4, 6):
+        while caller.machine._question == 0:
+            if caller.state is State.RECOVERED:
+                caller.tell(facts.NoAnswer(caller._stream, "a proxy without streams"))
+            else:
+                caller.wake()
+        caller.outcome("running", last_event=last)
+        while caller.state is State.RECOVERED:
+            caller.tell(facts.NoAnswer(caller._stream, "a proxy without streams"))
+            caller.wake()
+            caller.outcome("running", last_event=last)
+        caller.page(*range(max([0, *caller.delivered]) + 1, last + 1))
+        assert caller.delivered == list(range(1, last + 1))
+    assert caller.state is State.POLLING
 
 
 def test_an_end_marker_and_a_run_that_goes_on_is_a_retry_in_between() -> None:
@@ -310,21 +331,6 @@ def test_a_stream_of_another_store_makes_it_look_at_once() -> None:
         caller.wake()
         caller.outcome("running", epoch="e2", last_event=3)
     assert caller.opened == [9, 3]
-
-
-def test_an_end_that_is_known_is_told_though_streams_are_never_reached() -> None:
-    caller = Caller()
-    caller.opens()
-    caller.event(1)
-    caller.breaks()
-    began = caller.now
-    while caller.result is None and caller.now - began < 3600:
-        if caller.state is State.RECOVERED:
-            caller.tell(facts.Unreachable(caller._stream, "refused"))
-        else:
-            caller.wake()
-            caller.outcome("completed", last_event=3)
-    assert code(caller) is Code.COMPLETED
 
 
 # Giving up.

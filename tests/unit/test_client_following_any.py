@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from conductor.client import facts
 from conductor.client.budget import Backoff, Budget
 from conductor.client.errors import Unauthenticated
-from conductor.client.facts import Command, Deliver, Fact, Finish, OpenStream, PollOutcome
+from conductor.client.facts import Command, Deliver, Fact, Finish, OpenStream, PollOutcome, ReadEvents
 from conductor.client.following import TABLE, Following, State
 from conductor.client.results import Code, Event, Outcome
 
@@ -50,6 +50,9 @@ class World:
                 case PollOutcome(number=number):
                     self.questions.add(number)
                     self.asked.append(self.now)
+                case ReadEvents(number=number, after=after):
+                    assert after == max([0, *self.delivered])
+                    self.questions.add(number)
                 case Deliver(event=event):
                     assert event.number > max([0, *self.delivered])
                     self.delivered.append(event.number)
@@ -98,9 +101,12 @@ class World:
 
     def of_question(self, word: str) -> Fact:
         number = self.machine._question
+        if self.machine._reading and word in ("open", "idle", "completed", "failed", "lane_busy"):
+            upto = self.last if word != "idle" else 0
+            return facts.Page(number, tuple(Event(one, "claimed", 0) for one in range(1, upto + 1)))
         states = {"open": "running", "idle": "waiting_signal", "completed": "completed", "failed": "failed", "lane_busy": "failed"}
         if word in states:
-            self.last += word == "completed"
+            self.last += word in ("completed", "open")
             reason = "lane_busy" if word == "lane_busy" else ""
             outcome = Outcome(RUN, states[word], word in ("completed", "failed", "lane_busy"), reason=reason, last_event=self.last)
             return facts.Polled(number, outcome, "e1")
