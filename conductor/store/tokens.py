@@ -79,7 +79,7 @@ class TokenVerbs(Door):
         set up, the text may be given to us as `secret`, and the same one again under the same name changes nothing."""
         _check_name(name)
         if secret and len(secret) < _SHORTEST:
-            raise BadInput(what="token", field="secret", problem=f"it has {len(secret)} characters, and {_SHORTEST} are needed")
+            raise BadInput(what="token", field="text", problem=f"it has {len(secret)} characters, and {_SHORTEST} are needed")
         chosen, bound = _scopes(scopes), _sessions(sessions)
         if bound is not None and "admin" in chosen:
             raise BadInput(what="token", field="scopes", problem="admin concerns everybody, so it cannot be bound to sessions")
