@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 from starlette.responses import Response
 
-from conductor.errors import RunFinished, RunQueued, UnknownKey, UnknownRun
+from conductor.errors import RunFinished, RunQueued, UnknownKey, UnknownRun, redact
 from conductor.runs.fork import fork_run
 from conductor.runs.waiting import run_of_key
 from conductor.service.access import Served, Writer
@@ -27,7 +27,8 @@ _TAKEN: Responses = {
     200: example("what became of it", {"run_id": _RUN, "word": "taken", "step": "approval", "state": "running", "id": "a1"}),
 }
 
-Reason = Annotated[str, Field(max_length=512, description="stands in the run's log and in the audit record")]
+# It is shown to everybody who sees the run, so a secret that slipped into it is taken out before it is written.
+Reason = Annotated[str, AfterValidator(redact), Field(max_length=512, description="stands in the run's log and in the audit record")]
 Name = Annotated[str, Field(min_length=1, max_length=256)]
 
 
