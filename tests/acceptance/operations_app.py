@@ -17,6 +17,7 @@ from typing import Any
 
 import sqlalchemy
 from celery import Celery
+from celery.schedules import crontab
 from pydantic import BaseModel
 
 from conductor import Conductor, Ctx, EffectUncertain, PermanentError, Retry, TransientError, Workflow
@@ -437,6 +438,21 @@ def asking(job: Job, ctx: Ctx) -> dict[str, Any]:
     wait_for_go(job.tag, 20)
     answer: dict[str, Any] = ctx.call("ops_consented", tag=job.tag)
     return answer
+
+
+ticking_flow = Workflow("ops_ticking", input=Job)
+
+
+@ticking_flow.step
+def ticked(job: Job, ctx: Ctx) -> str:
+    """Write down that a tick has begun a run."""
+    begin(job.tag, ctx)
+    return ctx.run_id
+
+
+if "TEST_TICKS" in os.environ:  # only where a test is about them: they tick as long as a worker lives
+    for name, cadence in (("ops-seconds", 1), ("ops-hours", crontab(minute=0))):
+        ticking_flow.every(cadence, name=name, input={"tag": f"{os.environ['TEST_TICKS']}-{name}"}, overlap="allow")
 
 
 if __name__ == "__main__":  # a caller in a process of its own: python -m tests.acceptance.operations_app CAPABILITY PARAMS SESSION

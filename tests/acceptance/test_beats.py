@@ -20,8 +20,13 @@ HOUR = 3_600_000
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    with opened(tmp_path) as made:
+def tag() -> str:
+    return new_tag()
+
+
+@pytest.fixture
+def desk(tmp_path: Path, tag: str, request: pytest.FixtureRequest) -> Iterator[Desk]:
+    with opened(tmp_path, {"TEST_TICKS": tag} if getattr(request, "param", "") == "declared" else {}) as made:
         beats = [made.beat(wait=False) for _ in range(3)]
         workers = [made.worker(concurrency=2, wait=False) for _ in range(2)]
         for process in (*beats, *workers):
@@ -104,5 +109,37 @@ def settled(desk: Desk, name: str, tag: str) -> dict[int, str]:
 
 
 def operations(desk: Desk) -> int:
+    return counted(desk, "ops")
+
+
+def counted(desk: Desk, index: str) -> int:
+    """How many runs, or operations, the store has."""
     store = desk.engine.store
-    return sum(store.client().zcard(store.keys.of(partition, "ops")) for partition in range(store.partitions))
+    return sum(store.client().zcard(store.keys.of(partition, index)) for partition in range(store.partitions))
+
+
+@pytest.mark.spec("WF-16", "STK-2")
+@pytest.mark.parametrize("desk", ["declared"], indirect=True)
+def test_what_code_declares_with_every_starts_one_run_per_tick_under_three_beats(desk: Desk, tag: str) -> None:
+    """Five processes declare the same two schedules, one by seconds and one by a crontab of which ten ticks were missed."""
+    eventually(lambda: desk.engine.store.job("ops-hours") and desk.engine.store.job("ops-seconds"), WAIT, what=desk.processes.logs)
+    latest = miss(desk, "ops-hours", 10)
+    with locks_lost(desk):
+        eventually(lambda: job(desk, "ops-seconds").fired >= 7 and job(desk, "ops-hours").fired, WAIT, what=desk.processes.logs)
+    desk.engine.store.pause_job("ops-seconds")
+    ticks = eventually(lambda: ended(desk, "ops-seconds"), WAIT, what=desk.processes.logs)
+    begun = Counter(started(desk, f"{tag}-ops-seconds"))
+    assert (len(set(ticks.values())), max(begun.values())) == (len(ticks), 1)
+    assert len(begun) == len(ticks) == job(desk, "ops-seconds").fired
+
+    found = job(desk, "ops-hours")
+    assert [tick.word for tick in found.ticks] == ["missed"] * 9 + ["fired"]
+    assert (found.fired, found.missed, found.last_at) == (1, 9, latest)
+    assert len(ended(desk, "ops-hours")) == len(started(desk, f"{tag}-ops-hours")) == 1
+    assert counted(desk, "runs") == len(ticks) + 1
+
+
+def ended(desk: Desk, name: str) -> dict[int, str]:
+    """Nominal time → run of every tick that fired, once all of them have completed."""
+    fired = {tick.nominal: tick.id for tick in job(desk, name).ticks if tick.word == "fired"}
+    return fired if all(desk.conductor.run(one).status == "completed" for one in fired.values()) else {}
