@@ -45,6 +45,21 @@ class Floor(Shop):
         registry.register_capability(batches.batch, registry.place_of_caller())
         flow: Workflow[Any] = Workflow("deciding")
         flow.wait("decision", Decision)
+        outer: Workflow[Any] = Workflow("outer", input=Order)
+        outer.call(registry.declared["cli_orders"], name="inner")
+        undone: Workflow[Any] = Workflow("undone", on_failure="compensate")
+
+        @undone.step
+        def book() -> int:
+            return 1
+
+        @book.undo
+        def unbook(result: int | None) -> None: ...
+
+        @undone.step
+        def bill(book: int) -> int:
+            raise ValueError("no")
+
 
     def failing(self, count: int, **options: Any) -> list[str]:
         flow = registry.declared["cli_orders"]
@@ -268,6 +283,21 @@ def test_on_a_worker_it_works_in_slices_and_burns_no_attempt(floor: Floor, monke
     found = find(floor.engine, batch_id)
     assert (found.attempt, found.retry_history) == (1, ())
     assert [floor.lives(run_id) for run_id in ids] == [1] * 4
+    floor.sound()
+
+
+@pytest.mark.spec("CLI-4", "WF-7")
+def test_a_child_is_retried_with_its_parent_and_what_was_undone_not_at_all(floor: Floor) -> None:
+    parent = str(registry.declared["outer"].apply_async(Order(number=1, bad=True)).id)
+    undone = str(registry.declared["undone"].apply_async().id)
+    floor.settle([parent, undone], "failed")
+    where = Where.parse({"status": "failed"})
+    assert len(floor.json("runs", "--state", "failed")["runs"]) == 3, "the parent, its child, and the one that was undone"
+    assert [run.run_id for run in batches.preview(floor.engine, Action.RETRY, where).examples] == [parent]
+    floor.mended = True
+    assert counts(floor.here(Action.RETRY, where).result) == (1, 1, 0, 0)
+    floor.settle([parent], "completed")
+    assert floor.state(undone) == "failed"
     floor.sound()
 
 
