@@ -103,8 +103,12 @@ class Waited:
 
     def heard(self, place: str) -> None:
         """Wait until the thread that listens has read up to a place."""
-        (listener,) = self.served.hub._listeners._notices.values()
-        eventually(lambda: listener._place == place, what=lambda: f"{listener._place} is {place}")
+        eventually(lambda: self.listener._place == place, what=lambda: f"{self.listener._place} is {place}")
+
+    @property
+    def listener(self) -> Any:
+        (found,) = self.served.hub._listeners._notices.values()
+        return found
 
     def is_told(self) -> None:
         assert self.reader.ended(5).data["state"] == "completed"
@@ -145,10 +149,11 @@ def test_an_outage_is_a_gap(blind: None, serve: Serve, monkeypatch: pytest.Monke
     """Whatever a store has lost when it comes back shows at once."""
     waited = Waited(serve)
     entry = waited.client.rpop(waited.log)
-    read, broken = listening.read_news, iter([True])
+    read, broken = listening.read_news, threading.Event()
 
     def read_news(*args: Any) -> Any:
-        if next(broken, False):
+        if threading.current_thread() is waited.listener and not broken.is_set():
+            broken.set()
             raise ConnectionError("the store is away")
         return read(*args)
 
@@ -371,7 +376,7 @@ def test_a_message_is_heard_of_without_comparing_and_after_places_went_back(blin
     read, broken = listening.read_arrivals, threading.Event()
 
     def read_arrivals(*args: Any) -> Any:
-        if not broken.is_set():
+        if threading.current_thread() is listener and not broken.is_set():
             listener._places["ann"] = "9999999999999-0"
             broken.set()
             raise ConnectionError("the store is away")
