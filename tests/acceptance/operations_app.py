@@ -26,6 +26,7 @@ from conductor.declare.effects import EffectSpec
 from conductor.declare.needs import need
 from conductor.declare.verifiers import file_content, http_get, sql_row
 from conductor.sessions.current import originating_session
+from conductor.store import Store
 from tests.support.ledger import Ledger
 
 app = Celery("operations", broker=os.environ.get("TEST_BROKER_URL", "memory://"))
@@ -449,6 +450,16 @@ def ticked(job: Job, ctx: Ctx) -> str:
     begin(job.tag, ctx)
     return ctx.run_id
 
+
+if "TEST_SLOW_TICKS" in os.environ:  # long between what is started and the note of it, so that others judge the same tick meanwhile
+    note_tick = Store.tick_job
+
+    def note_slowly(store: Store, name: str, **tick: Any) -> str:
+        ledger().note("judged", f"{name}:{tick['expected']}")
+        time.sleep(0.2)
+        return note_tick(store, name, **tick)
+
+    Store.tick_job = note_slowly  # type: ignore[method-assign]
 
 if "TEST_TICKS" in os.environ:  # only where a test is about them: they tick as long as a worker lives
     for name, cadence in (("ops-seconds", 1), ("ops-hours", crontab(minute=0))):

@@ -26,7 +26,8 @@ def tag() -> str:
 
 @pytest.fixture
 def desk(tmp_path: Path, tag: str, request: pytest.FixtureRequest) -> Iterator[Desk]:
-    with opened(tmp_path, {"TEST_TICKS": tag} if getattr(request, "param", "") == "declared" else {}) as made:
+    declared = {"TEST_TICKS": tag} if getattr(request, "param", "") == "declared" else {}
+    with opened(tmp_path, {"TEST_SLOW_TICKS": "1", **declared}) as made:
         beats = [made.beat(wait=False) for _ in range(3)]
         workers = [made.worker(concurrency=2, wait=False) for _ in range(2)]
         for process in (*beats, *workers):
@@ -34,6 +35,8 @@ def desk(tmp_path: Path, tag: str, request: pytest.FixtureRequest) -> Iterator[D
         yield made
         for beat in beats:
             assert "conductor.sweep_schedules" in beat.text(), "every beat has sent its sweep"
+        judged = Counter(line.key for line in made.ledger.lines("judged"))
+        assert max(judged.values()) >= 2, "nobody has judged a tick while another did"
         made.sound()
 
 
