@@ -12,11 +12,12 @@ import hmac
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from starlette.concurrency import run_in_threadpool
 
+from conductor.errors import ConductorError
 from conductor.store.notices import Unreachable
 from conductor.store.tokens import Login, Token, digest
 
@@ -92,9 +93,14 @@ class Keyring:
         self._closed = self._closed or bool(ring.tokens)
         return ring
 
-    def refresh(self) -> str:
-        """Ask the store now, in the caller's thread, and give its identity."""
-        return self._fetch().identity
+    async def meet_anew(self) -> None:
+        """Ask the store who it is, now: whoever is told that a run is unknown must know of which store that was said."""
+        try:
+            identity = await run_in_threadpool(self._store.identity)
+        except (*Unreachable, ConductorError):
+            return
+        if identity != self._ring.identity:
+            self._ring, self._at = replace(self._ring, identity=identity), float("-inf")
 
     def expire(self) -> None:
         """The copy is not believed any longer."""

@@ -150,6 +150,8 @@ class _Answer:
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.begun, self.status = True, message["status"]
+            if self.status == 404:
+                await self._access.keyring.meet_anew()
             headers = list(message.get("headers", ()))
             said = {name.lower() for name, _ in headers}
             headers += _FIXED

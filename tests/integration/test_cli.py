@@ -129,16 +129,6 @@ def test_json_may_be_asked_for_before_the_command(shop: Shop) -> None:
     assert json.loads(shop.ok("--json", "runs"))["runs"][0]["run_id"] == run_id
 
 
-@pytest.mark.spec("CLI-3", "ERR-2")
-@pytest.mark.parametrize("name", ["serve"])
-def test_a_command_of_a_later_release_says_so(name: str) -> None:
-    result = CliRunner().invoke(group, [name, "x"])
-    assert result.exit_code == exits.FAILED
-    assert result.stderr.strip() == f"error: conductor {name}: this command is not available in this release"
-    told = json.loads(CliRunner().invoke(group, [name, "--json"]).stderr)
-    assert told["error"]["code"] == "not_available_yet"
-
-
 def test_no_summary_in_the_list_of_commands_is_cut() -> None:
     text = CliRunner().invoke(group, ["--help"]).stdout
     assert [line for line in text.splitlines() if line.endswith("...")] == ["Usage: conductor [OPTIONS] COMMAND [ARGS]..."]
