@@ -207,6 +207,20 @@ def test_beat_sends_the_sweeps_and_a_worker_runs_them(project: Project) -> None:
     assert {"retries", "stalled", "retention"} <= set(notes)
 
 
+@pytest.mark.spec("STK-2")
+def test_of_two_redbeats_the_second_goes_on_when_the_first_is_killed(project: Project) -> None:
+    """RedBeat keeps the schedule in Redis and lets one beat lead; its lock lapses five intervals after the leader's death."""
+    scheduler = ("-S", "redbeat.RedBeatScheduler", "--max-interval", "1")
+    leader = project.processes.beat(*scheduler)
+    eventually(lambda: "conductor.sweep_stalled" in leader.text(), 20)
+    follower = project.processes.beat(*scheduler)
+    entries = [key for key in project.server.client(BROKER_DB).scan_iter("redbeat:conductor.sweep_*")]
+    assert len(entries) >= 7
+    assert "conductor.sweep" not in follower.text()
+    leader.kill()
+    eventually(lambda: "conductor.sweep_stalled" in follower.text(), 20, what=follower.text)
+
+
 @pytest.mark.spec("STK-1")
 def test_every_command_works_by_name(project: Project) -> None:
     project.processes.worker()
