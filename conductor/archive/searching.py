@@ -29,6 +29,7 @@ _STATES: Final = frozenset(str(state) for state in RunState)
 _EQUAL: Final = ("workflow", "key", "session")
 _MARKED: Final = {MARK_TAG: "tag", MARK_STEP: "step", MARK_ERROR: "error_kind", MARK_WAITING: "waiting_for"}
 _MOMENTS: Final = ("created_since_ms", "created_until_ms", "ended_since_ms", "ended_until_ms", "idle_longer_than_ms", "now_ms")
+_NO_MOMENTS: Final[dict[str, Any]] = dict.fromkeys(_MOMENTS)
 _KINDS: Final = frozenset(str(kind) for kind in Kind)
 
 
@@ -125,7 +126,7 @@ class Cursors:
 
     def _search(self, wanted: ArchiveFilter) -> str:
         """What stands for a search. Times do not: counted back from now, they are others at each page."""
-        return self._sign(repr(replace(wanted, **dict[str, Any].fromkeys(_MOMENTS))).encode()).hex()
+        return self._sign(repr(replace(wanted, **_NO_MOMENTS)).encode()).hex()
 
     def _sign(self, body: bytes) -> bytes:
         return hmac.new(self._key, body, hashlib.sha256).digest()[:16]
