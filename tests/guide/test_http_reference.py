@@ -22,7 +22,7 @@ def app() -> Service:
 
 @pytest.mark.spec("SVC-1")
 def test_the_reference_is_what_the_routes_say(app: Service) -> None:
-    assert write(app) == PAGE.read_text(), "make it anew: python -m conductor.service.reference"
+    assert write(app) == PAGE.read_text(), "make it anew: python -m ops.reference"
 
 
 @pytest.mark.spec("SVC-2")
