@@ -25,6 +25,9 @@ __all__ = ["Caller", "Reply", "all_replies"]
 
 Reply = list[Any]
 _LOST = (exceptions.ConnectionError, exceptions.TimeoutError, ConnectionError, TimeoutError, OSError)
+# Asking again as the same caller would get the same refusal: it is told at once.
+_REFUSED = (exceptions.AuthenticationError, exceptions.AuthorizationError)
+_DISTRUSTED = "CERTIFICATE_VERIFY_FAILED"
 # The server is there but cannot answer yet: loading its append-only file, busy with a long script, failing over.
 _NOT_YET = ("LOADING", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "MISCONF")
 # The client takes the word away from the text of those that it has a class for.
@@ -59,7 +62,7 @@ class Caller:
         return self._until_answered(script.name, lambda: self._evaluate(script, args))
 
     def _until_answered(self, name: str, attempt: Callable[[], list[Any]]) -> list[Any]:
-        give_up = time.monotonic() + self._patience
+        give_up: float = time.monotonic() + self._patience
         pause = 0.02
         while True:
             try:
@@ -69,6 +72,8 @@ class Caller:
                 return reply
             except _LOST as error:
                 self._lost()
+                if isinstance(error, _REFUSED) or _DISTRUSTED in str(error):
+                    give_up = 0
                 last: Exception = error
             except exceptions.ResponseError as error:
                 if not self._passes(error):

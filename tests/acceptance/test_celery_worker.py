@@ -214,7 +214,7 @@ def test_of_two_redbeats_the_second_goes_on_when_the_first_is_killed(project: Pr
     leader = project.processes.beat(*scheduler)
     eventually(lambda: "conductor.sweep_stalled" in leader.text(), 20)
     follower = project.processes.beat(*scheduler)
-    entries = [key for key in project.server.client(BROKER_DB).scan_iter("redbeat:conductor.sweep_*")]
+    entries = list(project.server.client(BROKER_DB).scan_iter("redbeat:conductor.sweep_*"))
     assert len(entries) >= 7
     assert "conductor.sweep" not in follower.text()
     leader.kill()

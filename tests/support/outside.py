@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import ssl
-import subprocess
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -14,6 +12,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+
+from tests.support.tls import certificate
 
 __all__ = ["Pages", "Received", "Receiver", "pages", "receiver"]
 
@@ -150,17 +150,10 @@ def receiver(directory: Path) -> Iterator[Receiver | None]:
     if shutil.which("openssl") is None:
         yield None
         return
-    certificate, key = directory / "hook.pem", directory / "hook.key"
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost", "-addext",
-         "subjectAltName=DNS:localhost", "-out", str(certificate), "-keyout", str(key)],
-        check=True, capture_output=True, timeout=60,
-    )
-    made = Receiver("", certificate)
+    signed = certificate(directory)
+    made = Receiver("", signed.file)
     server = _Server(("127.0.0.1", 0), type("Handler", (_HookHandler,), {"receiver": made}))
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
-    server.socket = context.wrap_socket(server.socket, server_side=True)
+    server.socket = signed.context().wrap_socket(server.socket, server_side=True)
     made.url = f"webhook+https://localhost:{server.server_address[1]}/told?token=hidden"
     with _serving(server):
         yield made
