@@ -19,7 +19,7 @@ from conductor.state import OpState, StepState
 if TYPE_CHECKING:
     from conductor.wiring import Engine
 
-__all__ = ["OP_REASONS", "look", "why"]
+__all__ = ["OP_REASONS", "look", "step_of", "why"]
 
 _PLAIN = Spelling()
 _PATIENCE_MS = 5_000  # ready for longer than this: nobody seems to come
@@ -69,7 +69,7 @@ def why(found: Operation, view: RunView, spelling: Spelling = _PLAIN) -> Why:
     ))
 
 
-def _step(found: Operation, view: RunView) -> StepView:
+def step_of(found: Operation, view: RunView) -> StepView:
     """The node it is; an item is told by its record alone, because the view of an `each` speaks of all of them."""
     return view.steps[0] if found.step is None else next(step for step in view.steps if step.name == found.step)
 
@@ -84,7 +84,7 @@ def _error(found: Operation) -> str:
 
 
 def _completed(found: Operation, view: RunView) -> Why:
-    if _step(found, view).state is StepState.SKIPPED:
+    if step_of(found, view).state is StepState.SKIPPED:
         return Why("was skipped; it waits for nothing")
     ended = found.ended_at or view.run.ended_at
     when = f" at {moment(ended, view.now)} after {span(ended - found.created_at)}" if found.step is None else ""
@@ -94,7 +94,7 @@ def _completed(found: Operation, view: RunView) -> Why:
 
 
 def _failed(found: Operation, view: RunView) -> Why:
-    reason = found.reason or _step(found, view).reason
+    reason = found.reason or step_of(found, view).reason
     if sentence := _IN_DOUBT.get(reason):
         return Why(sentence, _RESOLVE)
     if _error(found).startswith("ConsentRequired"):
@@ -127,7 +127,7 @@ def _cancelled(found: Operation, view: RunView) -> Why:
 
 
 def _running(found: Operation, view: RunView) -> Why:
-    step, where = _step(found, view), f" on {found.holder}" if found.holder else ""
+    step, where = step_of(found, view), f" on {found.holder}" if found.holder else ""
     if found.lease_until is not None and found.lease_until < view.now:
         silence = span(view.now - found.lease_until)
         return Why(f"has lost its worker{where} (lease over for {silence}); it is taken up again, or ended, soon", _WATCH)
@@ -145,7 +145,7 @@ def _queued(found: Operation, view: RunView) -> Why:
 
 def _with_its_run(found: Operation, view: RunView) -> Why | None:
     """A step may wait for more than a worker: for predecessors, a timer, somebody who resumes the run."""
-    if found.step is None or _step(found, view).state in (StepState.READY, StepState.RUNNING, StepState.RETRY_PENDING):
+    if found.step is None or step_of(found, view).state in (StepState.READY, StepState.RUNNING, StepState.RETRY_PENDING):
         return None
     return Why(f"waits with its run, which is {view.run.state}", _ABOVE)
 
@@ -178,7 +178,7 @@ def _held(found: Operation, view: RunView) -> Why | None:
 
 
 def _standing(found: Operation, view: RunView) -> Why:
-    step, more_workers = _step(found, view), f"{{worker}} -Q {shlex.quote(_step(found, view).queue)}"
+    step, more_workers = step_of(found, view), f"{{worker}} -Q {shlex.quote(step_of(found, view).queue)}"
     waits, for_long = _WAITS.get(found.queue_reason, "waits"), span(view.now - step.since)
     if step.aside:
         return Why(f"{waits}: no worker present has the code of capability {found.capability}, ready for {for_long}", more_workers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -11,7 +12,7 @@ from conductor.declare.hints import describe
 from conductor.declare.workflow import Workflow
 from conductor.records import Graph, NodeKind
 
-__all__ = ["graph_json", "input_schema", "mermaid", "workflow_json"]
+__all__ = ["flowchart", "graph_json", "input_schema", "mermaid", "workflow_json"]
 
 _SHAPES = {
     NodeKind.STEP: '["{}"]', NodeKind.EACH: '[["{}"]]', NodeKind.SLEEP: '("{}")', NodeKind.WAIT: '>"{}"]',
@@ -30,16 +31,24 @@ def _node(found: Graph, index: int) -> dict[str, Any]:
     return {
         "index": index, "name": node.name, "kind": node.kind, "after": [found.nodes[parent].name for parent in node.parents],
         "queue": node.queue or None, "max_parallel": node.max_parallel or None, "signature": node.signature,
+        "retries": node.retry.max if node.retry else None, "undoes": None if node.undoes is None else found.nodes[node.undoes].name,
     }
 
 
 def mermaid(found: Graph) -> str:
     """The same as a flowchart, for a README or a page."""
+    return flowchart(graph_json(found))
+
+
+def flowchart(told: Mapping[str, Any]) -> str:
+    """A graph that was told as JSON, as a mermaid flowchart."""
+    nodes = told["nodes"]
+    place = {node["name"]: node["index"] for node in nodes}
     lines = ["flowchart LR"]
-    shown = [node for node in found.nodes if node.kind is not NodeKind.UNDO or node.undoes is not None]
-    lines += [f"    n{node.index}{_SHAPES[node.kind].format(node.name.replace(chr(34), '#quot;'))}" for node in shown]
-    lines += [f"    n{parent} --> n{node.index}" for node in found.nodes for parent in node.parents]
-    lines += [f"    n{node.index} -.-o n{node.undoes}" for node in found.nodes if node.undoes is not None]
+    shown = [node for node in nodes if node["kind"] != NodeKind.UNDO or node["undoes"] is not None]
+    lines += [f"    n{node['index']}{_SHAPES[node['kind']].format(node['name'].replace(chr(34), '#quot;'))}" for node in shown]
+    lines += [f"    n{place[parent]} --> n{node['index']}" for node in nodes for parent in node["after"]]
+    lines += [f"    n{node['index']} -.-o n{place[node['undoes']]}" for node in nodes if node["undoes"] is not None]
     return "\n".join(lines)
 
 

@@ -14,6 +14,7 @@ from conductor.log import Event
 from conductor.records import Graph, Node, NodeKind, RetryPolicy
 from conductor.runs.around import busy_queues, cancelled_by, concerning, worker_names
 from conductor.runs.undone import read_undone
+from conductor.runs.words import counted, error_text
 from conductor.state import STEP, StepState, terminal
 from conductor.store.lanes import Place, read_place
 from conductor.store.reads import (
@@ -46,10 +47,9 @@ __all__ = [
 _ENDED = terminal(STEP)
 _TAIL, _TAIL_PAGES = 500, 20
 _SHOWN_ITEMS = 3
-_LONGEST_ERROR = 500
 _SHOWN = (
     "attempt", "max_attempts", "losses", "queue", "since", "waited_ms", "ran_ms", "due_at", "lease_until", "worker", "reason", "calls",
-    "child", "limited",
+    "child", "limited", "aside",
 )
 
 
@@ -236,17 +236,6 @@ def failed_steps(source: Source, run: RunRecord) -> list[tuple[str, str]]:
     return told
 
 
-def error_text(error: Mapping[str, Any]) -> str:
-    """`CardError: declined`: the class without its module, and what it said, in one line."""
-    text = ": ".join(filter(None, (str(error.get("type") or "").rpartition(".")[2], " ".join(str(error.get("message") or "").split()))))
-    return text if len(text) <= _LONGEST_ERROR else f"{text[:_LONGEST_ERROR]}…"
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 run`, `2 runs`."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
 def leaf_values(
     source: Source, run_id: str, graph: Graph, known: Mapping[int, str | None] | None = None
 ) -> dict[str, str | Results[Any] | None]:
@@ -299,10 +288,13 @@ def summary(
 
 
 def to_json(view: RunView) -> dict[str, Any]:
-    """What `show --json` prints. Empty fields of steps are left out."""
-    steps = []
+    """A run as `show` and HTTP tell it, at `now` of the store's clock. Empty fields of steps are left out; `undo` names the step that
+    takes it back."""
+    steps, undos = [], {node.undoes: node.name for node in view.graph.nodes if node.undoes is not None}
     for step in view.steps:
         told: dict[str, Any] = {"index": step.index, "name": step.name, "kind": step.kind, "state": step.state}
+        if step.index in undos:
+            told["undo"] = undos[step.index]
         for name in _SHOWN:
             if value := getattr(step, name):
                 told[name] = value
@@ -318,5 +310,12 @@ def to_json(view: RunView) -> dict[str, Any]:
         steps.append(told)
     told = summary(view.run, view.now, starts_at=view.starts_at, held=list(view.holds), waiters=view.waiters)
     if view.place is not None and view.place.position:
-        told |= {"lane_position": view.place.position, "lane_queued": view.place.queued, "lane_until": view.place.until or None}
-    return told | {"progress": view.progress, "holds": dict(view.holds), "steps": steps}
+        told |= {
+            "lane_position": view.place.position, "lane_queued": view.place.queued, "lane_until": view.place.until or None,
+            "lane_max_active": view.place.max_active,
+        }
+    if view.run.undone:
+        told |= {"undos": int(view.run.undone), "undos_done": view.undos_done}
+    if view.actor:
+        told["actor"] = view.actor
+    return told | {"now": view.now, "progress": view.progress, "holds": dict(view.holds), "steps": steps}

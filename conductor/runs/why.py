@@ -9,15 +9,16 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 
 from conductor.idleness import orphan_until
 from conductor.records import NodeKind
-from conductor.runs.read import RunView, StepView, counted, error_text
+from conductor.runs.read import RunView, StepView
+from conductor.runs.words import Spelling, counted, error_text, lifts, moment, scope_in_words, span
 from conductor.state import RunState, StepState
 
 __all__ = ["REASONS", "STEP_REASONS", "Spelling", "Why", "lifts", "moment", "scope_in_words", "span", "why"]
 
+_PLAIN = Spelling()
 _PATIENCE_MS = 5_000  # ready for longer than this: nobody seems to come
 
 
@@ -27,14 +28,6 @@ class Why:
 
     sentence: str
     command: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Spelling:
-    """How commands are written so that they can be pasted: with the app that the user named."""
-
-    conductor: str = "conductor"
-    worker: str = "celery -A workers worker"
 
 
 # What stands beside a state. Reasons that a person gives in their own words (pause, cancel) are quoted.
@@ -96,22 +89,11 @@ _CANCELLED = {
 }
 
 
-def why(view: RunView, spelling: Spelling = Spelling()) -> Why:
+def why(view: RunView, spelling: Spelling = _PLAIN) -> Why:
     """The sentence for a run as it stands."""
     found = _ANSWERS[view.run.state](view)
     command = found.command.format(id=view.run.run_id, conductor=spelling.conductor, worker=spelling.worker)
     return Why(f"run {view.run.run_id[:13]} of {view.run.workflow} {found.sentence}", command)
-
-
-def lifts(scope: str) -> str:
-    """What follows `conductor` in the command that lifts a hold."""
-    kind, _, name = scope.partition(":")
-    return f"resume --{kind} {shlex.quote(name)}" if name else f"resume --{kind}"
-
-
-def scope_in_words(scope: str) -> str:
-    kind, _, name = scope.partition(":")
-    return f"{kind} {name}" if name else "everything"
 
 
 def _of_table(table: dict[str, tuple[str, str]], other: tuple[str, str]) -> Callable[[RunView], Why]:
@@ -344,23 +326,3 @@ def _progress(step: StepView) -> str:
 
 def _names(steps: Iterable[StepView]) -> str:
     return ", ".join(step.name for step in steps)
-
-
-def moment(at: int, now: int = 0, *, fine: bool = False) -> str:
-    """A time of the store's clock for people, `12:00:20 UTC`; with its date if that is not the date of `now`. `fine` adds milliseconds."""
-    if not at:
-        return "an unknown time"
-    there, here = (datetime.fromtimestamp(ms / 1000, UTC) for ms in (at, now))
-    date = "" if there.date() == here.date() else f"{there:%Y-%m-%d} "
-    return f"{date}{there:%H:%M:%S}{f'.{at % 1000:03}' if fine else ''} UTC"
-
-
-def span(ms: int) -> str:
-    """A duration for people."""
-    seconds = max(0, ms) / 1000
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from fastapi import Depends, Request
 from starlette.concurrency import run_in_threadpool
 
+from conductor.runs.words import Spelling
 from conductor.service.errors import Forbidden, TooManyFailures, Unauthenticated
 from conductor.service.keyring import Keyring
 from conductor.service.lockout import Lockout
@@ -31,7 +32,10 @@ if TYPE_CHECKING:
 else:
     Conductor = Any
 
-__all__ = ["ALL_SCOPES", "COOKIE", "CSRF_HEADER", "Access", "Admin", "Auth", "Caller", "Reader", "Served", "Writer", "allowed", "csrf_of"]
+__all__ = [
+    "ALL_SCOPES", "COOKIE", "CSRF_HEADER", "Access", "Admin", "Auth", "Caller", "Reader", "Served", "Writer", "allowed", "csrf_of",
+    "spelling_of",
+]
 
 ALL_SCOPES = frozenset({"read", "write", "admin"})
 COOKIE, CSRF_HEADER = "conductor_login", "x-conductor-csrf"
@@ -184,6 +188,11 @@ def _own_page(request: Request) -> None:
 async def _served(request: Request) -> Conductor:
     found: Conductor = request.app.state.conductor
     return found
+
+
+def spelling_of(conductor: Conductor) -> Spelling:
+    """How commands are written for whoever asks this service."""
+    return Spelling.of_app(conductor.app.main or "APP")
 
 
 def allowed(request: Request, scope: str) -> Caller:

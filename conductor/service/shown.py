@@ -10,7 +10,7 @@ from conductor.operations.read import Operation
 
 __all__ = [
     "Acknowledged", "Capabilities", "CapabilityShown", "Grant", "Granted", "Grants", "Hold", "Holds", "Inbox", "Lane", "Lanes",
-    "LimitShown", "Limits", "MessageShown", "Moved", "OperationFull", "OperationStatus", "Operations", "QueueShown", "Queues",
+    "LimitShown", "Limits", "MessageShown", "Moved", "Named", "OperationFull", "OperationStatus", "Operations", "QueueShown", "Queues",
     "Registered", "Revoked", "Said", "ScheduleShown", "Schedules", "ScopeMoved", "WhySaid", "WorkflowBrief", "WorkflowShown", "Workflows",
 ]
 
@@ -25,11 +25,14 @@ class WhySaid(BaseModel):
 
 
 class OperationFull(Operation):
+    queue: str = ""
+    progress: dict[str, Any] | None = Field(None, description="what its code has said last of how far it is")
     why: WhySaid
 
 
 class Operations(BaseModel):
     operations: list[Operation]
+    now: int = Field(description="the store's clock")
 
 
 class OperationStatus(BaseModel):
@@ -37,6 +40,7 @@ class OperationStatus(BaseModel):
     running: int
     next_retry_at: int | None
     oldest_age_seconds: float | None
+    now: int
 
 
 class Said(BaseModel):
@@ -46,6 +50,12 @@ class Said(BaseModel):
     word: str = Field(examples=["ok"])
     state: str = Field(examples=["cancelled"])
     reason: str = ""
+
+
+class Named(BaseModel):
+    """One id; several where more than one begins so."""
+
+    ids: list[str] = Field(examples=[[_SOME_RUN]])
 
 
 # Lanes, limits, queues, holds.
@@ -145,6 +155,7 @@ class ScheduleShown(BaseModel):
 
 class Schedules(BaseModel):
     schedules: list[ScheduleShown]
+    now: int = Field(description="the clock that ticks are judged by")
 
 
 class Moved(BaseModel):
@@ -207,6 +218,7 @@ class Inbox(BaseModel):
     session: str
     messages: list[MessageShown]
     last: str = Field(description="give it as `after` to read on")
+    now: int
 
 
 class Acknowledged(BaseModel):

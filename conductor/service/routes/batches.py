@@ -17,11 +17,14 @@ from conductor.errors import BadInput, UnknownOperation
 from conductor.operations.batches import RATE, preview, standing, submit
 from conductor.runs.batching import Action
 from conductor.runs.filters import Where
+from conductor.runs.finding import rows_of
 from conductor.service.access import Caller, Reader, Served, Writer
 from conductor.service.errors import Forbidden, UnknownFilter
 from conductor.service.forms import Body
 from conductor.service.ownership import own_operation, own_session
 from conductor.service.replies import Responses, example, reply
+from conductor.service.routes.runs import ROW
+from conductor.store.reads import read_now
 
 __all__ = ["router"]
 
@@ -37,7 +40,8 @@ _STANDS = {
 }
 _ASKED: Responses = {
     200: example("a dry run: how many runs are meant (`more`: at least so many), and some of them", {
-        "dry_run": True, "action": "retry", "count": 8000, "more": False, "examples": [_RUN],
+        "dry_run": True, "action": "retry", "count": 8000, "more": False, "examples": [_RUN], "runs": [ROW],
+        "now": 1_753_000_060_000,
     }),
     202: example("a worker does it", {"batch_id": _BATCH}),
 }
@@ -63,8 +67,11 @@ def move_many(
     session = _session(caller, where)
     if body.dry_run:
         found = _filters(lambda: preview(served.engine, action, where, session=session))
-        examples = [run.run_id for run in found.examples]
-        return reply({"dry_run": True, "action": action, "count": found.count, "more": found.more, "examples": examples})
+        now, examples = read_now(served.engine.store), [run.run_id for run in found.examples]
+        return reply({
+            "dry_run": True, "action": action, "count": found.count, "more": found.more, "examples": examples,
+            "runs": rows_of(served.engine, found.examples, now), "now": now,
+        })
     key = f"{caller.actor} {idempotency_key}" if idempotency_key else ""  # one caller's keys say nothing to another
     batch_id = _filters(lambda: submit(
         served.engine, action, where, reason=body.reason, actor=caller.actor, rate=body.rate, session=session, key=key))

@@ -20,7 +20,9 @@ __all__ = ["router"]
 router = APIRouter(tags=["runs"])
 
 _FILTERS = {"parameters": [*Where.openapi_parameters()]}
-_LISTED: Responses = {200: example("runs, newest first; with a cursor there may be more", {"runs": [ROW], "cursor": None})}
+_LISTED: Responses = {200: example("runs, newest first; with a cursor there may be more", {
+    "runs": [ROW], "cursor": None, "now": 1_753_000_060_000,
+})}
 
 
 @router.get("/v1/runs", summary="List runs", responses=_LISTED, openapi_extra=_FILTERS)
@@ -32,7 +34,7 @@ def list_runs(
     """Runs that match every filter, newest first. Unknown filters and values are refused. A page may be short and still have a cursor."""
     asked = {name: value for name, value in request.query_params.items() if name not in ("limit", "cursor")}
     found = find(served.engine, _where(asked), cursor=cursor, limit=limit, within=caller.sessions)
-    told = {"runs": found.rows, "cursor": found.cursor or None}
+    told = {"runs": found.rows, "cursor": found.cursor or None, "now": found.now}
     return reply(told | ({"warning": found.warning} if found.warning else {}))
 
 

@@ -27,6 +27,8 @@ _TAKEN: Responses = {
     200: example("what became of it", {"run_id": _RUN, "word": "taken", "step": "approval", "state": "running", "id": "a1"}),
 }
 
+_CONSENT: Responses = {200: example("whether it has consent of its own now", {"run_id": _RUN, "consent": True})}
+
 # It is shown to everybody who sees the run, so a secret that slipped into it is taken out before it is written.
 Reason = Annotated[str, AfterValidator(redact), Field(max_length=512, description="stands in the run's log and in the audit record")]
 Name = Annotated[str, Field(min_length=1, max_length=256)]
@@ -123,6 +125,22 @@ def resume(run_id: str, served: Served, caller: Writer, _body: Nothing = _NOTHIN
     """It goes on; where a failed step paused it, what failed gets a fresh budget."""
     own_run(served, caller, run_id)
     return _moved(served, served.resume(run_id, actor=caller.actor))
+
+
+@router.put("/v1/runs/{run_id}/consent", summary="Consent to everything in a run", responses=_CONSENT)
+def consent(run_id: str, served: Served, caller: Writer, _body: Nothing = _NOTHING) -> Response:
+    """Capabilities that need consent have it in this run, until it ends or the consent is taken back."""
+    own_run(served, caller, run_id)
+    served.grant_run(run_id)
+    return reply({"run_id": run_id, "consent": True})
+
+
+@router.delete("/v1/runs/{run_id}/consent", summary="Take the consent of a run back", responses=_CONSENT)
+def revoke_consent(run_id: str, served: Served, caller: Writer) -> Response:
+    """It counts from the next attempt on."""
+    own_run(served, caller, run_id)
+    served.grant_run(run_id, on=False)
+    return reply({"run_id": run_id, "consent": False})
 
 
 @router.post("/v1/runs/{run_id}/retry", summary="Retry a failed run", responses=_MOVED)

@@ -20,14 +20,14 @@ from conductor.operations.answers import Answer, QueuedForRetry, Submitted, Time
 from conductor.operations.call import wait_for
 from conductor.operations.offering import acts_for_everybody
 from conductor.operations.read import OpFilter, status_within
-from conductor.operations.why import look, why
-from conductor.runs.why import Spelling
-from conductor.service.access import Caller, Reader, Served, Writer
+from conductor.operations.showing import show_operation as show
+from conductor.service.access import Caller, Reader, Served, Writer, spelling_of
 from conductor.service.errors import Forbidden
 from conductor.service.forms import Body, Limit, Query, Seconds, Word
 from conductor.service.ownership import own_operation, own_session
 from conductor.service.patience import until
-from conductor.service.shown import OperationFull, Operations, OperationStatus, Said, WhySaid
+from conductor.service.shown import OperationFull, Operations, OperationStatus, Said
+from conductor.store.reads import read_now
 
 if TYPE_CHECKING:
     from conductor.broker.conductor import Conductor
@@ -62,15 +62,14 @@ def list_operations(caller: Reader, conductor: Served, wanted: Annotated[Wanted,
     by = OpFilter(
         wanted.state or "", wanted.capability or "", wanted.error_kind or "", wanted.session or "", int(wanted.older_than * 1000),
         caller.sessions)
-    return {"operations": conductor.operations(by, limit=wanted.limit)}
+    return {"operations": conductor.operations(by, limit=wanted.limit), "now": read_now(conductor.engine.store)}
 
 
 @router.get("/operations/status", response_model=OperationStatus)
 def operation_status(caller: Reader, conductor: Served) -> Any:
     """The queue at a glance: how many are queued and why, when the next is due, how old the oldest is."""
-    if caller.sessions is None:
-        return conductor.operation_status()
-    return status_within(conductor.engine, caller.sessions)
+    told = conductor.operation_status() if caller.sessions is None else status_within(conductor.engine, caller.sessions)
+    return told | {"now": read_now(conductor.engine.store)}
 
 
 @router.get("/operations/{operation_id}", response_model=OperationFull, response_model_exclude_none=True)
@@ -78,14 +77,7 @@ def show_operation(operation_id: str, caller: Reader, conductor: Served, values:
     """One operation, why it stands where it stands, and its attempts: a stand-alone one by its id, a step by `run:step[:item]`. With
     `values` its parameters and result too, which may hold what not everybody should read."""
     own_operation(conductor, caller, operation_id)
-    return _shown(conductor, operation_id, values)
-
-
-def _shown(conductor: Conductor, operation_id: str, values: bool) -> OperationFull:
-    found, view = look(conductor.engine, operation_id)
-    said = why(found, view, Spelling(worker=f"celery -A {conductor.app.main or 'APP'} worker"))
-    hidden = {} if values else {"params": None, "result": None}
-    return OperationFull(**(found.model_dump() | hidden), why=WhySaid(sentence=said.sentence, command=said.command or None))
+    return show(conductor.engine, operation_id, values=values, spelling=spelling_of(conductor))
 
 
 # Making.

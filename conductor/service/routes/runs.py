@@ -13,9 +13,9 @@ from starlette.responses import Response
 from conductor.declare.starting import StartOptions, start_options
 from conductor.errors import BadInput, KeyConflict, UnknownRun
 from conductor.runs.outcome import has_ended, outcome
-from conductor.runs.showing import show_run
+from conductor.runs.showing import explain_run, show_run
 from conductor.runs.start import start
-from conductor.service.access import Caller, Reader, Served, Writer
+from conductor.service.access import Caller, Reader, Served, Writer, spelling_of
 from conductor.service.forms import Body
 from conductor.service.ownership import own_run, own_session
 from conductor.service.patience import until
@@ -140,7 +140,17 @@ def _conflict(served: Served, caller: Caller, error: KeyConflict) -> KeyConflict
 def show(run_id: str, served: Served, caller: Reader, values: bool = False) -> Response:
     """From the store, or from the archive for one that is parked or has left. `values=true` adds input and result."""
     own_run(served, caller, run_id)
-    return reply(show_run(served.engine, run_id, values=values))
+    return reply(show_run(served.engine, run_id, values=values, spelling=spelling_of(served)))
+
+
+@router.get("/v1/runs/{run_id}/why", summary="Why a run stands so", responses={200: example("in one sentence, and what would move it", {
+    "run_id": RUN, "workflow": "order", "state": "paused", "reason": "requested", "sentence": "run 01908f2e of order is paused on request",
+    "command": f"conductor resume {RUN}",
+})})
+def explain(run_id: str, served: Served, caller: Reader) -> Response:
+    """What it waits for or why it ended, and the command that would move it."""
+    own_run(served, caller, run_id)
+    return reply(explain_run(served.engine, run_id, spelling=spelling_of(served)))
 
 
 @router.get("/v1/runs/{run_id}/outcome", summary="How a run ended", responses={200: example("the terminal record", _OUTCOME)})

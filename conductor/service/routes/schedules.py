@@ -25,7 +25,7 @@ class Pausing(Body):
 @router.get("/schedules", response_model=Schedules)
 def list_all(caller: Reader, conductor: Served) -> Any:
     """Schedules with their next tick and their last ones."""
-    return {"schedules": list_schedules(conductor.engine, caller.sees)}
+    return {"schedules": list_schedules(conductor.engine, caller.sees), "now": conductor.engine.store.job_clock()}
 
 
 @router.get("/schedules/{name}", response_model=ScheduleShown)

@@ -18,6 +18,7 @@ from conductor.service.access import Caller, Reader, Served, Writer
 from conductor.service.forms import Body, Limit, Word
 from conductor.service.shown import Acknowledged, Granted, Grants, Inbox, Registered, Revoked
 from conductor.sessions import consent
+from conductor.store.reads import read_now
 
 if TYPE_CHECKING:
     from conductor.broker.conductor import Conductor
@@ -99,7 +100,10 @@ def inbox_page(conductor: Conductor, caller: Caller, session: str, after: str, l
     """Messages that nobody has acknowledged, oldest first, after a place."""
     known_session(caller, session)
     found = conductor.inbox(session, after=after, limit=limit)
-    return {"session": session, "messages": [one.to_dict() for one in found], "last": found[-1].cursor if found else after}
+    return {
+        "session": session, "messages": [one.to_dict() for one in found], "last": found[-1].cursor if found else after,
+        "now": read_now(conductor.engine.store),
+    }
 
 
 @router.get("/sessions/{session}/inbox", response_model=Inbox)
