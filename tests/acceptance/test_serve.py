@@ -6,7 +6,7 @@ import http.client
 import json
 import re
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -49,8 +49,8 @@ def launch(site: Site, *options: str, name: str = "serve", ready: str = "serves 
 
 
 @pytest.fixture
-def serve(site: Site) -> Iterator[Serve]:
-    yield lambda *options, **more: Served(launch(site, *options, **more))
+def serve(site: Site) -> Serve:
+    return lambda *options, **more: Served(launch(site, *options, **more))
 
 
 def test_it_says_where_it_is_serves_runs_and_stops_when_it_is_told_to(site: Site, serve: Serve) -> None:

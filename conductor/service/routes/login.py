@@ -12,14 +12,21 @@ from fastapi import APIRouter, Request, Response
 from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
-from conductor.errors import NotAvailableYet
 from conductor.service.access import CALLER, COOKIE, Access, Caller, Served, as_caller, csrf_of
+from conductor.service.errors import Refusal
 from conductor.service.forms import Body
 from conductor.store.tokens import Login
 
 __all__ = ["router"]
 
 router = APIRouter(tags=["access"])
+
+
+class NoLogin(Refusal):
+    """the application that serves this says who calls, so there is no login here"""
+
+    status = 409
+    hint = "Log in where the application does it."
 
 
 class Shown(Body):
@@ -33,7 +40,7 @@ async def login(request: Request, response: Response, served: Served, body: Show
     """Gives a cookie (HttpOnly, SameSite=Strict) and the word `csrf`, which every change must carry in the header X-Conductor-CSRF."""
     access: Access = request.app.state.access
     if access.by_application:
-        raise NotAvailableYet(where="login", what="a login of our own, beside that of the application that serves this,")
+        raise NoLogin
     token = await access.token(request, body.token)
     secret, lasts = secrets.token_urlsafe(32), int(served.settings.service_login_hours * 3600)
     now = (await access.keyring.ring()).now
