@@ -22,7 +22,7 @@ class Approval(BaseModel):
 
 
 class Stage(Shop):
-    """A shop with a workflow that waits for a word, and two long ones."""
+    """A shop with a workflow that waits for a word, and three long ones."""
 
     def declare(self) -> None:
         super().declare()
@@ -38,7 +38,7 @@ class Stage(Shop):
         def finish(word: Approval) -> str:
             return word.by
 
-        for name, length in (("many", 150), ("endless", 800)):
+        for name, length in (("some", 60), ("many", 150), ("endless", 800)):
             chain: Workflow[Any] = Workflow(name)
             last = None
             for number in range(length):

@@ -56,6 +56,15 @@ def test_who_comes_back_with_the_last_id_gets_each_event_once(serve: Serve) -> N
 
 
 @pytest.mark.spec("SVC-3")
+def test_a_history_that_is_sent_in_parts_ends_with_its_last_part(serve: Serve) -> None:
+    stage, served = serve()
+    run_id = stage.begin("some")
+    reader = served.reader(f"/v1/runs/{run_id}/events")
+    reader.ended()
+    assert reader.numbers == list(range(1, 123))  # one block, more than one chunk
+
+
+@pytest.mark.spec("SVC-3")
 def test_after_now_tells_only_what_comes_and_gives_a_place_to_come_back_to(serve: Serve) -> None:
     stage, served = serve()
     run_id = stage.begin()
