@@ -9,6 +9,7 @@ NUL, nothing deeper or larger than its limit.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import math
@@ -26,8 +27,8 @@ from conductor.errors import BadInput, CorruptPayload, NoBlobStore, UnknownForma
 
 __all__ = [
     "BLOB_LIMIT", "LIMIT", "MAX_DEPTH", "NULL", "OFFLOAD_ABOVE", "Codec", "blob_names", "blob_store", "canonical", "check_controls",
-    "check_json", "check_text", "decode", "drop_blobs", "encode", "has_blobs", "join_list", "offload", "pack", "register_codec",
-    "serialization_problem", "size_limit", "split_list", "unpack", "use_blobs",
+    "check_json", "check_text", "decode", "drop_blobs", "encode", "fingerprint", "has_blobs", "join_list", "offload", "pack", "plain",
+    "register_codec", "serialization_problem", "size_limit", "split_list", "unpack", "use_blobs",
 ]
 
 logger = logging.getLogger(__name__)
@@ -192,6 +193,17 @@ def canonical(value: Any) -> str:
     """JSON with one spelling per value (sorted keys, no blanks), for digests."""
     plain = to_jsonable_python(value, by_alias=False, round_trip=True)
     return json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def fingerprint(payload: str, *more: str) -> str:
+    """The same for equal values, in whatever order their fields stand and however a codec has spelled them; `more` belongs to the value."""
+    text = "\0".join((canonical(decode(payload)), *more))
+    return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
+
+
+def plain(payload: str) -> str:
+    """The payload without a user's codec: for what code declares. It stands in a graph, whose hash must be the same in every process."""
+    return f"{_PLAIN}:{unpack(payload)}"
 
 
 def split_list(payload: str) -> list[str]:

@@ -91,6 +91,6 @@ def _duration(option: str, given: Duration, where: str) -> int:
 
 def _default(value: Any, model: Any, where: str) -> str:
     try:
-        return shape_of(model, where).accept(value, limit=codec.LIMIT, what=f"default of {where}")
+        return codec.plain(shape_of(model, where).accept(value, limit=codec.LIMIT, what=f"default of {where}"))
     except (Misfit, BadInput) as error:
         raise DeclarationError(where=where, problem=f"default: {error.field}: {error.problem}") from None

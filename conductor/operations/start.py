@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING, Any
 
+from conductor import codec
 from conductor.declare.capability import Capability
 from conductor.declare.limits import limit_keys
 from conductor.declare.operation import operation_flow
@@ -34,8 +34,9 @@ def start_operation(
         NewRun(
             run_id=op_id or new_run_id(engine.store.partitions, home), workflow=flow.name, input=payload,
             queue=queue or capability.options.queue or engine.default_queue, priority=5 if priority is None else priority, session=session,
-            key=key, digest=_digest(payload, session) if key else "", delay_ms=delay_ms, start_at=start_at_ms, queue_reason=why.value,
-            bound_to=bound_to, retain_completed_ms=int(settings.retention_completed_seconds * 1000),
+            key=key, digest=codec.fingerprint(payload, session) if key else "", delay_ms=delay_ms, start_at=start_at_ms,
+            queue_reason=why.value, bound_to=bound_to,
+            retain_completed_ms=int(settings.retention_completed_seconds * 1000),
             retain_failed_ms=int(settings.retention_failed_seconds * 1000), key_retention_ms=int(settings.key_retention_days * 86_400_000),
             limit_keys=keys,
         ),
@@ -46,7 +47,3 @@ def start_operation(
         raise RunFinished(run_id=bound_to.partition(";")[0], state="ended")
     engine.poke(told.pokes)
     return told
-
-
-def _digest(payload: str, session: str) -> str:
-    return hashlib.blake2b(f"{payload}\0{session}".encode(), digest_size=12).hexdigest()

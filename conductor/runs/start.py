@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from conductor import codec
 from conductor.declare.lanes import Lane, turn_of
 from conductor.declare.limits import limit_keys
 from conductor.declare.starting import StartOptions
@@ -50,7 +50,7 @@ def _new_run(engine: Engine, flow: Workflow[Any], payload: str, options: StartOp
     return NewRun(
         run_id=run_id or new_run_id(partitions, home), workflow=flow.name, input=payload, queue=options.queue or engine.default_queue,
         priority=5 if options.priority is None else options.priority, session=options.session, key=options.key,
-        digest=_digest(payload, options.session) if options.key else "", tags=options.tags,
+        digest=codec.fingerprint(payload, options.session) if options.key else "", tags=options.tags,
         delay_ms=options.delay_ms, start_at=options.start_at_ms, expires_ms=options.expires_ms, deadline_ms=options.deadline_ms,
         retain_completed_ms=_ms(settings.retention_completed_seconds) if completed is None else completed,
         retain_failed_ms=_ms(settings.retention_failed_seconds) if failed is None else failed,
@@ -71,7 +71,3 @@ def _lane(flow: Workflow[Any], payload: str, options: StartOptions) -> tuple[Lan
 
 def _ms(seconds: float) -> int:
     return int(seconds * 1000)
-
-
-def _digest(payload: str, session: str) -> str:
-    return hashlib.blake2b(f"{payload}\0{session}".encode(), digest_size=12).hexdigest()

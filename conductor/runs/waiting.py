@@ -6,12 +6,12 @@ The script gives one of a few words; the errors here are what those mean to whoe
 
 from __future__ import annotations
 
-import hashlib
 import re
 import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from conductor import codec
 from conductor.declare.binding import did_you_mean
 from conductor.declare.code import Code
 from conductor.declare.shapes import Misfit, refuse
@@ -97,7 +97,7 @@ def advance(engine: Engine, run_id: str, step: str, result: Any = None, *, actor
         problem = f"it waits for no agent (agents: {', '.join(agents) or 'none'})" + (f"; send signal {node.signal}" if node.signal else "")
         raise BadInput(what=f"answer for step {step} of run {run_id}", field="step", problem=problem)
     payload = _checked(engine, run, node, result, f"answer for step {step} of run {run_id}")
-    digest = hashlib.blake2b(payload.encode(), digest_size=16).hexdigest()
+    digest = codec.fingerprint(payload)
     payload = engine.store.offloaded(run_id, f"answer-{index}", payload)
     told = engine.store.advance(run_id, index, digest=digest, payload=payload, actor=actor)
     if told.word == "PARKED" and awake(engine, run_id):

@@ -88,6 +88,16 @@ def test_canonical_text_ignores_the_order_of_keys(value: dict[str, Any]) -> None
     assert codec.canonical(value) == codec.canonical(turned)
 
 
+@pytest.mark.spec("RUN-1")
+@given(st.dictionaries(texts, plain, max_size=5), texts)
+def test_equal_values_have_one_fingerprint_and_others_another(value: dict[str, Any], more: str) -> None:
+    turned = dict(reversed(list(value.items())))
+    told = codec.fingerprint(codec.encode(value), more)
+    assert told == codec.fingerprint(codec.encode(turned), more)
+    assert told != codec.fingerprint(codec.encode({**value, "\t": 1}), more)
+    assert told != codec.fingerprint(codec.encode(value), f"{more}x")
+
+
 @pytest.mark.spec("BAD-1")
 @pytest.mark.parametrize(
     ("value", "field"),
