@@ -28,7 +28,7 @@ lint: $(VENV)/.dev
 	@$(BIN)/lint-imports --no-logo >$(VENV)/lint-imports.log 2>&1 || { cat $(VENV)/lint-imports.log; exit 1; }
 
 faults: $(VENV)/.dev
-	@$(CLEAN) $(BIN)/python -m pytest -q -n $(JOBS) --timeout 3600 -m faults tests/faults $(ARGS)
+	@$(CLEAN) $(BIN)/python -m pytest -q -n $(JOBS) --timeout 3600 -m faults tests $(ARGS)
 
 bench: $(VENV)/.dev
 	@$(BIN)/python -m ops.bench $(ARGS)

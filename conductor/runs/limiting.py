@@ -49,10 +49,8 @@ class Limiting:
             told = self._store.permit(
                 queue, most=int(go_on), terms=terms, lease_ms=self._lease_ms, returned=returned, backs=backs, wants=wishes)
             self._poke(told.pokes)
-            given = {permit.member for permit in told.permits}
             if wishes:
-                # More may stand there than one question holds; what was given at once needs no place to wait in.
-                self._enrol(asked_in, queue, [wish for wish in wishes if wish.member not in given], terms)
+                self._enrol(asked_in, queue, wishes, {permit.member for permit in told.permits}, terms)
             if not told.permits:
                 return
             permit, budget = told.permits[0], budget - 1
@@ -62,14 +60,15 @@ class Limiting:
             asked_in = partition_of(permit.member.partition(":")[0])
             wishes = self._store.ask(asked_in, queue)  # what it has made ready, or an each that has more items
 
-    def _enrol(self, partition: int, queue: str, asked: list[Wish], terms: str) -> None:
+    def _enrol(self, partition: int, queue: str, wishes: list[Wish], given: set[str], terms: str) -> None:
+        """Put aside what has asked; more may stand there than one question holds. What was given at once needs no place to wait in."""
+        told = {wish for wish in wishes if wish.member in given}
+        asked = [wish for wish in wishes if wish not in told]
         while asked:
-            more = self._store.ask(partition, queue, enrolled=asked)
-            fresh = [wish for wish in more if wish not in asked]
-            if not fresh:
-                return
-            self._poke(self._store.permit(queue, most=0, terms=terms, wants=fresh).pokes)
-            asked = fresh
+            told.update(asked)
+            asked = [wish for wish in self._store.ask(partition, queue, enrolled=asked) if wish not in told]
+            if asked:
+                self._poke(self._store.permit(queue, most=0, terms=terms, wants=asked).pokes)
 
     def _use(self, queue: str, name: str, permit: Permit) -> tuple[bool, int]:
         """Whether the permit was spent on something, and for how long its key is held back."""

@@ -58,7 +58,7 @@ CATALOGUE: tuple[KeyKind, ...] = (
     KeyKind("limits", "set", "permit, set_limit", "a member when its limit is idle and not set by hand"),
     KeyKind("limit:[^:]+", "hash", "permit, set_limit", "when it is idle and not set by hand"),
     KeyKind("limit:[^:]+:(permits|back)", "zset", "permit", "a member with its return, or the end of its lease"),
-    KeyKind("limit:[^:]+:(granted|given)", "hash", "permit", "a field with its permit"),
+    KeyKind("limit:[^:]+:granted", "hash", "permit", "a field with its permit"),
     KeyKind("limit:[^:]+:spent", "hash", "permit", "a window after the last permit"),
     KeyKind("limit:[^:]+:queues", "set", "permit", "a member when nothing of it waits"),
     KeyKind(r"limit:[^:]+:(turns|aside):.+", "zset", "permit", "a member when nothing of its key waits"),

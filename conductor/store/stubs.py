@@ -12,7 +12,7 @@ from conductor.store.reads import RunRecord, Source
 
 __all__ = ["Stub", "read_stub", "read_stubs", "stub_pages"]
 
-_PARTS = 15
+_PARTS = 17
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,8 @@ class Stub:
 
 
 def parse_stub(run_id: str, line: str) -> Stub:
-    n, generation, graph, state, reason, actor, ended, created, idle, waiting, _, blanket, lane, workflow, key = line.split(";", _PARTS - 1)
+    n, generation, graph, state, reason, actor, ended, created, idle, waiting, _, _, _, blanket, lane, workflow, key = line.split(
+        ";", _PARTS - 1)
     return Stub(
         run_id, int(n), int(generation), graph, RunState(state) if state else RunState.WAITING_SIGNAL, reason, actor, int(ended or 0),
         int(created or 0), int(idle or 0), tuple(int(index) for index in waiting.split(",") if index), blanket == "1", lane,

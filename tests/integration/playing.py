@@ -60,6 +60,25 @@ def shapes() -> tuple[Graph, ...]:
         graph_of(
             node(0), node(1, 0, kind=each, source=0, max_parallel=2, policy=back), node(2, 1), node(3, kind=NodeKind.UNDO),
             node(4, kind=NodeKind.UNDO, undoes=1), node(5, kind=NodeKind.UNDO, undoes=2)),
+        *waiting_shapes(),
+    )
+
+
+def waiting_shapes() -> tuple[Graph, ...]:
+    """Two waits for one signal, one after the other; an agent beside a wait with a time; and an orphan that may be undone."""
+    wait, agent, go_on = NodeKind.WAIT, NodeKind.AGENT, FailurePolicy.CONTINUE
+    return (
+        graph_of(node(0), node(1, 0, kind=wait, signal="go"), node(2, 1, kind=wait, signal="go"), node(3, 2, needs=(1, 2))),
+        graph_of(
+            node(0, policy=go_on), node(1, 0, kind=agent, policy=go_on), node(2, 0, kind=wait, signal="stop", delay_ms=3_600_000, policy=go_on),
+            node(3, kind=NodeKind.SLEEP, delay_ms=60_000, policy=go_on), node(4, 1, 2, policy=go_on), node(5, kind=NodeKind.ON_FINISH)),
+        graph_of(
+            node(0), node(1, 0, kind=agent, idle_ms=60_000), node(2, 0, kind=agent, idle_ms=3_600_000), node(3, 1, 2),
+            node(4, kind=NodeKind.UNDO), node(5, kind=NodeKind.UNDO, undoes=0)),
+        # Under a limit: a step, the items behind it, and one that nothing needs.
+        graph_of(
+            node(0), node(1, 0, limit="ai"), node(2, 0, kind=NodeKind.EACH, source=0, max_parallel=2, limit="ai"),
+            node(3, 0, limit="ai", policy=go_on)),
     )
 
 

@@ -25,7 +25,8 @@ class Recount:
 
     def standing(self) -> dict[str, int]:
         """`run:index` → how many entries stand for it: ready, held with its workflow, set aside."""
-        of, found = self.store.keys.of, list(self.play.ready())
+        of, found = self.store.keys.of, [*self.play.ready(), *self.play.ready("q!ai")]
+        found += list(self.client.zrange(of(0, "limited:q!ai"), 0, -1))
         found += [entry.partition("\n")[2] for entry in self.client.zrange(of(0, "held:flow"), 0, -1)]
         for signature in self.client.zrange(of(0, "aside"), 0, -1):
             found += [entry.split("\n")[2] for entry in self.client.lrange(of(0, f"aside:{signature}"), 0, -1)]

@@ -14,6 +14,7 @@ from conductor import DeclarationError, Limit, RetryAfter, Workflow, capability
 from conductor.declare.starting import start_options
 from conductor.errors import BadInput
 from conductor.ids import new_run_id
+from conductor.records import Attempt, NodeKind, OutcomeKind
 from conductor.runs.fsck import fsck
 from conductor.runs.read import view_run
 from conductor.runs.start import start
@@ -21,6 +22,7 @@ from conductor.runs.why import why
 from conductor.store import Store
 from conductor.store.limits import home_of_limit, read_limits
 from conductor.store.listing import queues
+from tests.integration.playing import Player, graph_of, node
 from tests.integration.shift import Shift
 
 pytestmark = pytest.mark.spec("LANE-3")
@@ -293,6 +295,45 @@ def test_each_capability_and_workflow_stand_under_limits(store: Store) -> None:
             pokes += store.fire_due(number).pokes
     assert shift.state(run_id) == "completed"
     assert fsck(shift.engine) == []
+
+
+def test_items_of_an_each_run_side_by_side_as_far_as_the_limit_goes(store: Store) -> None:
+    play, queue = Player(store), "q!ai"
+    run_id = play.start(graph_of(node(0), node(1, 0, kind=NodeKind.EACH, source=0, max_parallel=5, limit="ai")))
+    play.send(play.outcome(play.claim(1)[0], OutcomeKind.COMPLETED, total=5))
+    items: list[Attempt] = []
+    for _ in range(4):
+        wishes = store.ask(0, queue)
+        told = store.permit(queue, most=1, terms=";;3", wants=wishes)
+        store.ask(0, queue, enrolled=[one for one in wishes if one.member not in {permit.member for permit in told.permits}])
+        for permit in told.permits:
+            items += store.take(0, queue, permit.member, play.want(queue=queue))[1]
+    assert [one.ref for one in items] == [f"{run_id}:1:{item}" for item in range(3)]
+
+
+def test_a_stalled_holder_gives_its_permit_back_after_its_step_has_asked_again(store: Store) -> None:
+    play, queue = Player(store), "q!ai"
+    play.start(graph_of(node(0, limit="ai")))
+    (permit,) = store.permit(queue, most=1, terms=";;1", wants=store.ask(0, queue)).permits
+    (stalled,) = store.take(0, queue, permit.member, play.want(queue=queue))[1]
+    play.lose(stalled)
+    wishes = store.ask(0, queue)
+    assert store.permit(queue, most=1, terms=";;1", wants=wishes).permits == []
+    store.ask(0, queue, enrolled=wishes)
+    told = store.permit(queue, most=1, terms=";;1", returned=[(permit.fence, "done")])
+    (anew,) = store.take(0, queue, told.permits[0].member, play.want(queue=queue))[1]
+    assert anew.fence > stalled.fence
+
+
+def test_a_poke_that_is_lost_when_there_is_room_again_is_sent_again(store: Store) -> None:
+    service = Service(store, Limit("ai", "1/m"))
+    ids = [service.start() for _ in range(2)]
+    service.work()
+    service.window_passes()
+    service.pokes.clear()  # the broker lost it
+    service.time_passes()
+    service.work()
+    assert service.states(*ids) == {"completed": 2}
 
 
 def test_a_step_without_a_limit_makes_no_call_more(store: Store) -> None:

@@ -15,7 +15,12 @@ if not run then
   stub.st, stub.wy, stub.actor, stub.e = RUN_CANCELLED, reason, actor, int(now)
   save_stub(stub)
   redis.call('ZADD', P .. 'wake', int(now), run_id)
-  return {'OK', stub.st, reason, stub.e, ''}
+  leave_lane(stub)  -- its place is free at once, even if the archive is away
+  save_ready()
+  save_runs()
+  keep_clock()
+  write_all()
+  return {'OK', stub.st, reason, stub.e, table.concat(pokes, ',')}
 end
 if only_generation ~= NIL and run.g ~= tonumber(only_generation) then return {'SUPERSEDED', run.st, '', '', ''} end
 if ended(run) then

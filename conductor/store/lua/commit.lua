@@ -57,9 +57,10 @@ end
 
 local EVENT = {[COMPLETED] = 'c', [SKIPPED] = 'z', [RETRY_PENDING] = 't', [FAILED] = 'f', [WAITING] = 'V', B = 'b'}
 local ranges = {}
+-- Items of an each that complete are told together. An undo is told at once: the next one stands in the same script, and its event comes after.
 local function note_event(run, index, item, f, kind, note)
   local last = ranges[#ranges]
-  if kind == COMPLETED and item ~= NIL and note == NIL then
+  if kind == COMPLETED and in_each(run, index, item) and note == NIL then
     if last and last.run == run and last.index == index and last.to + 1 == item and last.fence + item - last.from == f then last.to = item
     else ranges[#ranges + 1] = {run = run, index = index, from = item, to = item, fence = f} end
     return

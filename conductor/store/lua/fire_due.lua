@@ -52,7 +52,12 @@ function fire.lane(run)
   if run.st == RUN_QUEUED then end_run(run, RUN_FAILED, 'lane_busy') end
 end
 function fire.admit(name) admit(name) end
-function fire.limit(queue) poke(queue) end  -- in the home of a limit: there may be room again
+-- In the home of a limit: there may be room again. Should the poke be lost, the next one is due while somebody wants a permit.
+function fire.limit(queue)
+  poke(queue)
+  local turns = P .. 'limit:' .. string.match(queue, '!(.*)$') .. ':turns:' .. queue
+  if redis.call('EXISTS', turns) == 1 then redis.call('ZADD', DUE, int(now + 5000), 'limit:' .. queue) end
+end
 
 function fire.expires(run)
   if run.ot ~= NIL or run.st == RUN_PAUSED or run.st == RUN_COMPENSATING then return end

@@ -34,7 +34,7 @@ if run.k ~= NIL then
   if not owner then redis.call('SET', key, run_id .. ';' .. (redis.call('HGET', RUN, 'kd') or NIL))
   elseif string.sub(owner, 1, #run_id) ~= run_id then set(run, 'k', NIL) end
 end
-regain_place(run)
+if not stub or stub.st ~= RUN_CANCELLED then regain_place(run) end  -- one that was cancelled as a stub has left its lane
 if run.st ~= RUN_QUEUED then
   redis.call('HSET', P .. (is_op(run) and 'ops:open' or 'active'), run_id,
     table.concat({run.st, run.w, int(run.pg), run.is, run.ot, run.s}, ';'))

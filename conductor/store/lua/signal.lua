@@ -19,7 +19,7 @@ end
 local stub = stub_of(run_id)
 if not stub then return {'UNKNOWN', '', '', ''} end
 local state = state_of(stub)
-if redis.call('HEXISTS', stub.buffer, '#' .. id) == 1 then return {'ALREADY', state, '', ''} end
+if has_come(stub, id) then return {'ALREADY', state, '', ''} end
 if TERMINAL[stub.st] then return {'ENDED', state, '', ''} end
 local taker, later = nil, false
 for _, index in ipairs(indexes_of(waits)) do
@@ -27,6 +27,6 @@ for _, index in ipairs(indexes_of(waits)) do
   later = later or not is_past(stub, index)
 end
 if not later then return {'OVER', state, '', ''} end
-if not taker and num(redis.call('HGET', stub.buffer, 'n')) >= tonumber(most) then return {'FULL', state, '', ''} end
+if not taker and kept_by(stub) >= tonumber(most) then return {'FULL', state, '', ''} end
 keep_for(stub, taker, {'#' .. id, ''}, payload, 'signal', name, id, waits)
 return {taker and 'OK' or 'KEPT', state, taker and int(taker) or '', ''}

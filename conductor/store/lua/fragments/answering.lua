@@ -40,3 +40,27 @@ local function take_answer(run, index, digest, payload, actor)
   redis.call('HSET', SIG, '@' .. int(index), digest)
   return 'OK', READY
 end
+
+-- What is said to a parked run is kept in order and done when it is back; `taken` says which of its waiters has its answer by then.
+local function keep_for(stub, taken, mark, payload, ...)
+  local number = redis.call('HINCRBY', stub.buffer, 'n', 1)
+  redis.call('HSET', stub.buffer, number, table.concat({...}, '\n'), number .. 'p', payload, mark[1], mark[2])
+  if taken then redis.call('HSET', stub.buffer, '^' .. taken, '1') else redis.call('HINCRBY', stub.buffer, 'e', 1) end
+  wake_soon(stub)
+end
+-- Whether a signal had come before, to the run or to its stub, and how many wait for their wait.
+local function has_come(stub, id)
+  if redis.call('HEXISTS', stub.buffer, '#' .. id) == 1 then return true end
+  return string.find(',' .. stub.ids .. ',', ',' .. short_id(id) .. ',', 1, true) ~= nil
+end
+local function kept_by(stub) return num(stub.kept) + num(redis.call('HGET', stub.buffer, 'e')) end
+local function is_open(stub, index)
+  for _, open in ipairs(indexes_of(stub.wi)) do
+    if open == index then return redis.call('HEXISTS', stub.buffer, '^' .. index) == 0 end
+  end
+  return false
+end
+local function is_past(stub, index)
+  for _, past in ipairs(indexes_of(stub.past)) do if past == index then return true end end
+  return redis.call('HEXISTS', stub.buffer, '^' .. index) == 1
+end

@@ -10,8 +10,9 @@ end
 local function slice_of(terms) return math.floor(now / math.max(1, terms.per / SLICES)) end
 local function line_of_key(queue, key) return LIMIT .. ':key:' .. queue .. '\n' .. key end
 
+-- Also what a permit is out for: an each stands anew as soon as an item of it was taken, and a step anew when its lease was lost. A wish that was
+-- told twice costs a permit that finds nothing and is given back unspent.
 local function enqueue(queue, member, score, key)
-  if redis.call('HEXISTS', LIMIT .. ':given', member) == 1 then return end
   redis.call('ZADD', line_of_key(queue, key), 'NX', score, member)
   redis.call('SADD', LIMIT .. ':queues', queue)
   if redis.call('ZSCORE', LIMIT .. ':aside:' .. queue, key) then return end
@@ -24,7 +25,6 @@ local function give_up(permit, unused, lost)
   local queue, score, slice, member, key = string.match(redis.call('HGET', LIMIT .. ':granted', permit) or NIL, '^(.-)\n(.-)\n(.-)\n(.-)\n(.*)$')
   redis.call('HDEL', LIMIT .. ':granted', permit)
   if not queue then return end
-  redis.call('HDEL', LIMIT .. ':given', member)
   if unused and num(redis.call('HGET', LIMIT .. ':spent', slice)) > 0 then redis.call('HINCRBY', LIMIT .. ':spent', slice, -1) end
   if lost then enqueue(queue, member, score, key) end
 end
@@ -82,7 +82,6 @@ local function hand_out(queue, key, terms, lease)
   if redis.call('EXISTS', line) == 1 then redis.call('ZADD', turns, int(round + 1), key) else redis.call('ZREM', turns, key) end
   redis.call('ZADD', LIMIT .. ':permits', int(now + lease), permit)
   redis.call('HSET', LIMIT .. ':granted', permit, table.concat({queue, popped[2], slice, popped[1], key}, '\n'))
-  redis.call('HSET', LIMIT .. ':given', popped[1], permit)
   if terms.rate then
     redis.call('HINCRBY', LIMIT .. ':spent', slice, 1)
     redis.call('PEXPIRE', LIMIT .. ':spent', int(terms.per * 1.02 + 1000))
@@ -111,6 +110,6 @@ local function tidy()
   if redis.call('EXISTS', LIMIT .. ':queues', LIMIT .. ':permits', LIMIT .. ':back', LIMIT .. ':spent') > 0 then return end
   redis.call('HDEL', LIMIT, 'round')
   if redis.call('HGET', LIMIT, 'hand') == '1' then return end
-  redis.call('DEL', LIMIT, LIMIT .. ':given', LIMIT .. ':granted')
+  redis.call('DEL', LIMIT, LIMIT .. ':granted')
   redis.call('SREM', P .. 'limits', name)
 end

@@ -1,6 +1,6 @@
 -- What is left of a parked run: a line in `parked`, a member of `wake` if something will move it, and what was said to it meanwhile in its buffer.
 -- The line is kept short, because many runs wait for long.
-local STUB = {'n', 'g', 'h', 'st', 'wy', 'actor', 'e', 't', 'is', 'wi', 'past', 'bl', 'ln', 'w', 'k'}
+local STUB = {'n', 'g', 'h', 'st', 'wy', 'actor', 'e', 't', 'is', 'wi', 'past', 'ids', 'kept', 'bl', 'ln', 'w', 'k'}
 local function stub_of(id)
   local line = redis.call('HGET', P .. 'parked', id)
   if not line then return nil end
@@ -20,23 +20,8 @@ end
 local function state_of(stub) return stub.st == '' and RUN_WAITING_SIGNAL or stub.st end
 local function wake_soon(stub) redis.call('ZADD', P .. 'wake', 'LT', string.format('%.0f', now), stub.id) end
 
--- What is said to a parked run is kept in order and done when it is back; `taken` says which of its waiters has its answer by then.
-local function keep_for(stub, taken, mark, payload, ...)
-  local number = redis.call('HINCRBY', stub.buffer, 'n', 1)
-  redis.call('HSET', stub.buffer, number, table.concat({...}, '\n'), number .. 'p', payload, mark[1], mark[2])
-  if taken then redis.call('HSET', stub.buffer, '^' .. taken, '1') end
-  wake_soon(stub)
-end
-local function is_open(stub, index)
-  for _, open in ipairs(indexes_of(stub.wi)) do
-    if open == index then return redis.call('HEXISTS', stub.buffer, '^' .. index) == 0 end
-  end
-  return false
-end
-local function is_past(stub, index)
-  for _, past in ipairs(indexes_of(stub.past)) do if past == index then return true end end
-  return redis.call('HEXISTS', stub.buffer, '^' .. index) == 1
-end
+-- The ids of signals that had come before the run was parked, short: a repeated one must not be taken for a new one, nor its waiter for satisfied.
+local function short_id(id) return string.sub(redis.sha1hex(id), 1, 16) end
 
 -- A restorer expects nothing at all, or the stub of the event number that its snapshot has.
 local function is_expected(id, expected)
