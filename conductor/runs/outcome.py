@@ -22,6 +22,7 @@ from conductor.runs.archived import archived_row, archived_values, view_archived
 from conductor.runs.read import RunView, error_text, run_result, view_run
 from conductor.state import RUN, RunState, StepState, terminal
 from conductor.store.reads import RunRecord, read_graph, read_run
+from conductor.store.standing import count_live_leases
 from conductor.store.stubs import Stub, read_stub
 
 if TYPE_CHECKING:
@@ -43,10 +44,8 @@ def outcome(engine: Engine, run_id: str) -> dict[str, Any]:
     """How a run stands, and how it ended if it has. Raises UnknownRun for one that neither the store nor the archive has."""
     run = read_run(engine.store, run_id)
     if run is not None:
-        told = _standing(run)
-        if run.ended:
-            told |= _end(engine, run, None)
-        return told
+        told = _standing(run) | {"live_leases": count_live_leases(engine.store, run)}
+        return told | _end(engine, run, None) if run.ended else told
     stub, row = read_stub(engine.store, run_id), archived_row(engine, run_id)
     if row is None and stub is None:
         raise UnknownRun(run_id=run_id, namespace=engine.settings.namespace)
@@ -60,7 +59,8 @@ def _standing(run: RunRecord) -> dict[str, Any]:
     return {
         "run_id": run.run_id, "workflow": run.workflow, "session": run.session, "state": run.state, "ended": run.ended,
         "generation": run.generation, "reason": redact(run.reason), "ended_at": run.ended_at or None, "deadline": run.deadline or None,
-        "last_event": run.events, "live_leases": 0 if run.ended else run.active, "progress_at": run.progress_at, "parked": False,
+        "last_event": run.events, "live_leases": 0, "due": run.due, "children": run.children,
+        "progress_at": run.progress_at, "parked": False,
     }
 
 

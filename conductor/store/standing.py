@@ -10,7 +10,7 @@ from conductor.records import Graph, NodeKind
 from conductor.state import StepState
 from conductor.store.reads import RunRecord, Source, StepRecord, as_dict, read_now
 
-__all__ = ["Standing", "read_attempt_errors", "read_standing"]
+__all__ = ["Standing", "count_live_leases", "read_attempt_errors", "read_standing"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,14 @@ class Standing:
     unanswered: dict[str, int] = field(default_factory=dict)
     starts_at: int = 0
     limited: frozenset[int] = frozenset()  # ready, and waiting for its limit
+
+
+def count_live_leases(source: Source, run: RunRecord) -> int:
+    """How many attempts of a run are under a lease that has not run out. A dead worker's lease lapses long before anybody takes it away."""
+    if run.ended or not run.active:
+        return 0
+    live = source.client().zrangebyscore(source.keys.of(run.partition, "leases"), read_now(source), "+inf")
+    return sum(member.startswith(f"{run.run_id}:") for member in live)
 
 
 def read_standing(source: Source, run: RunRecord, graph: Graph, records: Mapping[int, StepRecord]) -> Standing:

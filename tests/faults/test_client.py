@@ -287,14 +287,12 @@ def test_a_run_that_nobody_works_on_is_downstream_lost_and_one_that_waits_is_not
 
 
 @pytest.mark.spec("CLI-1")
-@pytest.mark.xfail(reason="the outcome does not tell yet what comes by the clock")
 def test_a_run_that_waits_for_the_clock_is_not_lost(service: Service) -> None:
     with caller(service, lost_after=1.0) as client:
         assert client.start("chain", {"n": 1}, countdown=3600).follow(timeout=3.0).code is Code.TIMED_OUT
 
 
 @pytest.mark.spec("CLI-1")
-@pytest.mark.xfail(reason="the outcome counts leases that have run out as live")
 def test_a_dead_workers_lease_is_no_live_one(site: Site, service: Service) -> None:
     with caller(service, lost_after=1.0) as client:
         worker = site.worker()

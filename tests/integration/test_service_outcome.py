@@ -19,8 +19,8 @@ from tests.support.bureau import Bureau
 from tests.support.server import ValkeyServer
 
 OUTCOME = {
-    "run_id", "workflow", "session", "state", "ended", "generation", "reason", "ended_at", "deadline", "last_event", "live_leases", "progress_at",
-    "parked", "epoch",
+    "run_id", "workflow", "session", "state", "ended", "generation", "reason", "ended_at", "deadline", "last_event", "live_leases", "due", "children",
+    "progress_at", "parked", "epoch",
 }
 
 

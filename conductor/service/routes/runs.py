@@ -35,7 +35,8 @@ ROW = {
 }
 _OUTCOME = {
     "run_id": RUN, "workflow": "order", "state": "failed", "ended": True, "generation": 1, "reason": "step_failed",
-    "ended_at": 1_753_000_004_000, "deadline": None, "last_event": 7, "live_leases": 0, "progress_at": 1_753_000_004_000, "parked": False,
+    "ended_at": 1_753_000_004_000, "deadline": None, "last_event": 7, "live_leases": 0, "due": 0, "children": 0,
+    "progress_at": 1_753_000_004_000, "parked": False,
     "error": {
         "code": "run_failed", "message": "run 0190… of workflow order failed: step_failed; failed steps: pay (CardError: declined)",
         "failed": [{"step": "pay", "reason": "permanent", "error": "CardError: declined"}],
