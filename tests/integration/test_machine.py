@@ -60,8 +60,9 @@ class Verbs(Recount, ParkedVerbs, LimitedVerbs, RuleBasedStateMachine):
     seen: Counter[str]
 
     @initialize(
-        shapes=st.lists(st.sampled_from([*range(len(_SHAPES)), *_WAITING, *_WAITING]), min_size=2, max_size=2), ahead=st.integers(0, 8))
-    def open(self, shapes: list[int], ahead: int) -> None:
+        shapes=st.lists(st.sampled_from([*range(len(_SHAPES)), *_WAITING, *_WAITING]), min_size=2, max_size=2), ahead=st.integers(0, 8),
+        leave=st.booleans())
+    def open(self, shapes: list[int], ahead: int, leave: bool) -> None:
         self.client = type(self).connect_to()
         self.store = Store(self.client, namespace=f"m{os.urandom(6).hex()}", partitions=1)
         self.play = Player(self.store)
@@ -83,6 +84,10 @@ class Verbs(Recount, ParkedVerbs, LimitedVerbs, RuleBasedStateMachine):
             for one in self.play.claim(1):
                 self.play.by_flags(one)
         self.know_children()
+        for number in range(len(self.runs) if leave else 0):
+            self.mark(number)
+            if self.marked:
+                self.park(0)
 
     def know_children(self) -> None:
         self.runs += [run_id for run_id in self.play.graphs if run_id not in self.runs and self.state(run_id)]
@@ -151,9 +156,9 @@ class Verbs(Recount, ParkedVerbs, LimitedVerbs, RuleBasedStateMachine):
     @precondition(lambda self: self.runs)
     @rule(pick=_PICK, seldom=_SELDOM, compensate=st.booleans())
     def cancel(self, pick: int, seldom: int, compensate: bool) -> None:
-        if seldom != 2:
-            return
         run_id = self.runs[pick % len(self.runs)]
+        if seldom != 2 and run_id not in self.away:
+            return
         before = self.state(run_id)
         undoes = compensate and any(one.kind is NodeKind.UNDO for one in self.play.graphs[run_id].nodes)
         undoes = undoes and (before != "queued" or self.play.field(run_id, "g") != "1")
