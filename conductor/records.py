@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
 __all__ = [
@@ -129,7 +130,8 @@ _KIND_LETTER = {
 
 @dataclass(frozen=True)
 class Graph:
-    """A declared workflow, frozen. What stands beside the steps (last steps, then undos) is at the end of `nodes` and has no edges."""
+    """A declared workflow, frozen. What stands beside the steps (last steps, then undos) is at the end of `nodes` and has no edges. What
+    follows from the nodes is worked out once: every start and every step asks for it."""
 
     workflow: str
     nodes: tuple[Node, ...]
@@ -144,19 +146,19 @@ class Graph:
             for parent in node.parents:
                 following[parent].append(node.index)
         bare = cls(workflow, nodes, tuple(tuple(found) for found in following))
-        digest = hashlib.blake2b(bare.to_doc().encode(), digest_size=8).hexdigest()
+        digest = hashlib.blake2b(bare.doc.encode(), digest_size=8).hexdigest()
         return replace(bare, hash=digest)
 
-    @property
+    @cached_property
     def steps(self) -> tuple[Node, ...]:
         """All nodes that count towards the end of a run."""
         return tuple(node for node in self.nodes if not node.kind.beside)
 
-    @property
+    @cached_property
     def roots(self) -> tuple[int, ...]:
         return tuple(node.index for node in self.steps if not node.parents)
 
-    @property
+    @cached_property
     def hooks(self) -> str:
         """Last steps in the order they run, as scripts read them: `f<index>` only after a failure, `n<index>` always. Before them the
         plan of what is undone: `u<index>` where a step or a cancel asks for it, `U<index>` where the whole workflow does."""
@@ -170,7 +172,7 @@ class Graph:
         """The compensation of a step, if it has one."""
         return next((node for node in self.nodes if node.undoes == index), None)
 
-    @property
+    @cached_property
     def leaves(self) -> tuple[Node, ...]:
         """The nodes whose results are the run's: those marked `result=True`, else all without successors."""
         marked = tuple(node for node in self.steps if node.result)
@@ -180,14 +182,34 @@ class Graph:
         """The waits for a signal, in their order."""
         return tuple(node.index for node in self.nodes if node.signal == signal)
 
+    @cached_property
+    def eaches(self) -> str:
+        """The indexes of its eaches, as scripts read them."""
+        return ",".join(str(node.index) for node in self.nodes if node.kind is NodeKind.EACH)
+
+    @cached_property
+    def following(self) -> tuple[str, ...]:
+        """For each node the indexes of its successors, as scripts read them."""
+        return tuple(",".join(map(str, found)) for found in self.successors)
+
+    @cached_property
+    def _fanned_out(self) -> frozenset[int]:
+        return frozenset(node.source for node in self.nodes if node.source is not None)
+
     def feeds_each(self, index: int) -> bool:
         """Whether the result of this step is a list that an `each` fans out."""
-        return any(self.nodes[after].source == index for after in self.successors[index])
+        return index in self._fanned_out
 
     def index_of(self, name: str) -> int | None:
         return next((node.index for node in self.nodes if node.name == name), None)
 
-    def to_doc(self) -> str:
+    @cached_property
+    def lines(self) -> tuple[Any, ...]:
+        """Index and descriptor of each node, one after the other, as a script stores them."""
+        return tuple(part for node in self.nodes for part in (node.index, node.descriptor()))
+
+    @cached_property
+    def doc(self) -> str:
         """The stored form, canonical so that equal graphs have equal hashes. Defaults are left out to keep it small."""
         nodes = [_without_defaults(node) for node in self.nodes]
         return json.dumps({"v": 1, "workflow": self.workflow, "nodes": nodes}, sort_keys=True, separators=(",", ":"))
@@ -200,11 +222,13 @@ class Graph:
         return cls.build(doc["workflow"], tuple(_node_from(index, raw) for index, raw in enumerate(doc["nodes"])))
 
 
-_BLANK = asdict(Node(index=-1, name=""))
+_DEFAULTS = {field.name: field.default for field in fields(Node) if field.name not in ("index", "name")}
 
 
 def _without_defaults(node: Node) -> dict[str, Any]:
-    kept = {name: value for name, value in asdict(node).items() if value != _BLANK[name] and name != "index"}
+    kept = {name: value for name, default in _DEFAULTS.items() if (value := getattr(node, name)) != default}
+    if node.retry is not None:
+        kept["retry"] = asdict(node.retry)
     return kept | {"name": node.name}
 
 

@@ -111,6 +111,8 @@ class Drainer:
             self._store, self._codes, worker=worker_name, max_payload=engine.payload_limit,
             watching=Watching(self._holding.is_gone, stopping), gate=Gate(engine.store, engine.needs), call=engine.call,
             may_begin=self._may_begin, verify_seconds=engine.settings.verify_seconds, engine=engine)
+        for flow in engine.workflows.values():
+            self._attempts.inputs.know(flow.graph)
         self._average = 0.0
         self._lingering = Lingering(self._store, lambda: self._want(0), engine.poke)
         self._limiting = Limiting(
@@ -270,7 +272,7 @@ class Drainer:
         took = time.monotonic() - began
         self._last = outcome
         self._average = took if not self._average else 0.7 * self._average + 0.3 * took
-        self._holding.finish(outcome, ",".join(map(str, graph.successors[held.index])))
+        self._holding.finish(outcome, graph.following[held.index])
         self._tell(_SAYS.get(outcome.kind, ""), held, graph, outcome)
         return outcome
 
@@ -278,7 +280,7 @@ class Drainer:
         """Said by the pulse, while the body does not listen: nothing is asked here, the repeat will."""
         graph = self._attempts.inputs.graph(held)
         outcome = self._attempts.timed_out(held, graph, None, seconds)
-        return outcome, ",".join(map(str, graph.successors[held.index]))
+        return outcome, graph.following[held.index]
 
     def _tell(self, kind: str, held: Attempt, graph: Graph, outcome: Outcome | None = None) -> None:
         if self._on_step is None or not kind:

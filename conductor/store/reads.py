@@ -19,7 +19,8 @@ from conductor.state import RUN, RunState, StepState, terminal
 from conductor.store.keys import Keys
 
 __all__ = [
-    "EachRecord", "RunRecord", "Source", "StepRecord", "as_dict", "each_from_pairs", "error_name", "parse_step", "read_checkpoints",
+    "EachRecord", "RunRecord", "Source", "StepRecord", "as_dict", "each_from_pairs", "error_name", "know_graph", "parse_step",
+    "read_checkpoints",
     "read_children", "read_each", "read_errors", "read_events", "read_graph", "read_input", "read_items", "read_live", "read_now",
     "read_run", "read_runs", "read_session", "read_steps", "read_undos", "run_from_fields",
 ]
@@ -333,6 +334,12 @@ def read_graph(source: Source, partition: int, graph_hash: str) -> Graph:
     graph = Graph.from_doc(doc)
     _graphs.keep(graph_hash, graph)
     return graph
+
+
+def know_graph(graph: Graph) -> None:
+    """Spare the read of a graph that this process has declared."""
+    if _graphs.get(graph.hash) is None:
+        _graphs.keep(graph.hash, graph)
 
 
 def read_input(source: Source, run_id: str) -> str | None:

@@ -11,10 +11,11 @@ from redis import exceptions
 from conductor.codec import blob_names, drop_blobs
 from conductor.errors import StoreFull
 from conductor.ids import partition_of
-from conductor.records import Graph, NewRun, NodeKind
+from conductor.records import Graph, NewRun
 from conductor.store.answers import Cancelled, Moved, Started
 from conductor.store.attempts import parse_claim
 from conductor.store.door import Door
+from conductor.store.reads import know_graph
 
 __all__ = ["RunVerbs"]
 
@@ -60,8 +61,8 @@ class RunVerbs(Door):
         count = len(kept) + len(totals)
         reply = self._call_bare("start_run", partition, *args, "", 0, count, *tail)
         if reply[0] == "NEED_GRAPH":
-            lines = [part for node in graph.nodes for part in (node.index, node.descriptor())]
-            reply = self._call_bare("start_run", partition, *args, graph.to_doc(), len(graph.nodes), count, *lines, *tail)
+            reply = self._call_bare("start_run", partition, *args, graph.doc, len(graph.nodes), count, *graph.lines, *tail)
+        know_graph(graph)
         word, notice, queues, run_id, claim = reply
         if word == "LANE_FULL":
             return Started(word, run_id, [], "", lane=(int(notice), int(queues)))
@@ -69,12 +70,11 @@ class RunVerbs(Door):
         return Started(word, run_id, self._pokes(partition, queues), notice, held)
 
     def _start_args(self, run: NewRun, graph: Graph, roots: str, steps: int) -> list[Any]:
-        eaches = ",".join(str(node.index) for node in graph.nodes if node.kind is NodeKind.EACH)
         return [
             run.run_id, run.workflow, graph.hash, run.input, run.queue, run.priority, run.session, run.key, run.digest, ",".join(run.tags),
             run.delay_ms, run.start_at, f"@{run.expires_at}" if run.expires_at else run.expires_ms,
             f"@{run.deadline_at}" if run.deadline_at else run.deadline_ms, run.retain_completed_ms, run.retain_failed_ms,
-            run.key_retention_ms, steps, roots, graph.hooks, eaches, run.forked_from,
+            run.key_retention_ms, steps, roots, graph.hooks, graph.eaches, run.forked_from,
         ]
 
     def cancel(

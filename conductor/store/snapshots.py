@@ -95,7 +95,7 @@ def _read(source: Source, run: RunRecord) -> Snapshot | None:
     if not fields or client.llen(source.keys.run(run.run_id, "log")) != run.events or len(found[0]) != run.events:
         return None
     keys = {tail: _flat(content) for tail, content in zip(tails, found, strict=True) if content}
-    return Snapshot(run.run_id, run.events, fields, keys, due, graph.to_doc())
+    return Snapshot(run.run_id, run.events, fields, keys, due, graph.doc)
 
 
 def _kind(keys: Keys, run_id: str, tail: str) -> str:

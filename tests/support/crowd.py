@@ -46,7 +46,7 @@ def gather(store: Store, count: int, state: Callable[[int], str] = lambda number
         rows.setdefault(partition, []).extend((run_id, state(number), now - count + number))
     for partition, given in rows.items():
         for first in range(0, len(given), 3000):
-            head = [store.keys.tag(partition), CROWD.hash, now, CROWD.to_doc()]
+            head = [store.keys.tag(partition), CROWD.hash, now, CROWD.doc]
             write(keys=[store.keys.head(partition)], args=[*head, *given[first : first + 3000]])
     return found
 

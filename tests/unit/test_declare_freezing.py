@@ -41,7 +41,7 @@ def test_any_graph_freezes_and_survives_its_stored_form(parents: list[set[int]],
         for n, before in enumerate(parents):
             flow.add(number, name=f"s{n}", after=[f"s{p}" for p in before], retry=None, priority=random.choice([None, 1, 9]))
         graph = flow.graph
-    again = Graph.from_doc(graph.to_doc())
+    again = Graph.from_doc(graph.doc)
     assert again == graph
     assert [set(node.parents) for node in graph.nodes] == parents
     for index, following in enumerate(graph.successors):

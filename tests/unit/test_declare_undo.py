@@ -56,7 +56,7 @@ def test_an_undo_is_a_node_beside_the_steps_with_its_own_options() -> None:
     assert undo.retry.max == 9
     assert graph.hooks == "u2,f1"
     assert len(graph.steps) == 1
-    assert Graph.from_doc(graph.to_doc()) == graph
+    assert Graph.from_doc(graph.doc) == graph
     assert undo.descriptor().split(";")[11] == "0"
     assert refund(Order(id=1), 1, Ctx.for_test()) is None
 
@@ -64,7 +64,7 @@ def test_an_undo_is_a_node_beside_the_steps_with_its_own_options() -> None:
 def test_a_workflow_without_undos_has_the_graph_it_had() -> None:
     flow = order()
     flow.step(lambda: 1, name="only")  # type: ignore[call-overload]
-    assert "undoes" not in flow.graph.to_doc()
+    assert "undoes" not in flow.graph.doc
     assert flow.graph.hooks == ""
 
 

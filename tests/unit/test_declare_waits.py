@@ -40,7 +40,7 @@ def test_a_wait_becomes_a_node_with_its_signal_time_and_default() -> None:
     assert (agent.kind, agent.name, agent.signal, agent.instructions, agent.idle_ms) == (NodeKind.AGENT, "draft", "", "write", None)
     assert uses.needs == (1, 3)
     assert flow.graph.waits_for("approval") == (1, 2)
-    assert Graph.from_doc(flow.graph.to_doc()) == flow.graph
+    assert Graph.from_doc(flow.graph.doc) == flow.graph
 
 
 def _uses(approval: Approval, draft: Approval) -> bool:

@@ -9,7 +9,7 @@ local function give(run, index, item, rec, d)
   leases[#leases + 1] = int(now + d.lease)
   leases[#leases + 1] = ref(run, index, item)
   add(run, 'a', 1)
-  set(run, 'ot', tag)
+  if run.ot ~= tag then set(run, 'ot', tag) end
   progress(run)
   batch[#batch + 1] = {run = run, index = index, item = item, rec = rec, d = d}
 end

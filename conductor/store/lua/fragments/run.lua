@@ -20,6 +20,7 @@ local function run_of(id)
   for i, name in ipairs(FIELDS) do
     if COUNTERS[name] then run[name] = num(values[i]) else run[name] = values[i] or NIL end
   end
+  run.ot_was, run.is_was = run.ot, run.is
   return run
 end
 -- A run that this call makes: nothing of it is stored yet.
@@ -72,3 +73,6 @@ local function progress(run) run.progressed = true end
 local function worth_a_notice(run)
   return run.st ~= run.was or is_op(run) or math.floor(run.pg / NOTICE_MS) ~= math.floor(now / NOTICE_MS)
 end
+-- So are the time of its last progress and its line among the active runs: they are as old as the window at most. A new orchestrator is told
+-- at once.
+local function worth_a_line(run) return worth_a_notice(run) or run.ot ~= run.ot_was or run.is ~= run.is_was end

@@ -51,11 +51,11 @@ local function save_runs()
       end
     end
     local stands = not ended(run) and run.st ~= RUN_QUEUED  -- queued in a lane: it has no place among the active runs
-    if run.progressed and stands then
-      set(run, 'pg', now)
-      if not is_op(run) and run.is == NIL then redis.call('ZADD', P .. 'progress', int(now), run.id) end
-    end
-    if (run.progressed or #run.events > 0) and stands then
+    if stands and (run.progressed or #run.events > 0) and worth_a_line(run) then
+      if run.progressed then
+        set(run, 'pg', now)
+        if not is_op(run) and run.is == NIL then redis.call('ZADD', P .. 'progress', int(now), run.id) end
+      end
       local line = table.concat({run.st, run.w, int(run.pg), run.is, run.ot, run.s}, ';')
       redis.call('HSET', P .. (is_op(run) and 'ops:open' or 'active'), run.id, line)
     end

@@ -6,15 +6,18 @@ local function straight_on()
   if kind ~= COMPLETED or item ~= NIL or note ~= NIL or text == NIL or stepped_back or not string.match(after, '^%d+$') then return end
   if redis.call('ZCARD', P .. 'ready:' .. queue) > 0 or redis.call('EXISTS', P .. 'holds') == 1 then return end
   local key = P .. 'run:' .. id
-  local run = redis.call('HMGET', key, 'st', 'g', 'ph', 'l', 'h', 'w', 'q', 's', 'qr', 'pg', 'dl', 'up')
+  local run = redis.call('HMGET', key, 'st', 'g', 'ph', 'l', 'h', 'w', 'q', 's', 'qr', 'pg', 'dl', 'up', 'ot')
   local st, g, phase, left, graph, workflow, home, session, op = unpack(run, 1, 9)
   if st ~= RUN_RUNNING or g ~= generation or (phase or NIL) ~= NIL or (op or NIL) ~= NIL or (run[12] or NIL) ~= NIL then return end
   local function shard(n)
     local number = tonumber(n)
     return number < 32 and key or key .. ':s' .. int(math.floor(number / 32))
   end
-  local here, there = shard(index), shard(after)
-  local mine, next_one = redis.call('HGET', here, index), redis.call('HGET', there, after)
+  local here, there, mine, next_one = shard(index), shard(after), nil, nil
+  if here == there then
+    local both = redis.call('HMGET', here, index, after)
+    mine, next_one = both[1], both[2]
+  else mine, next_one = redis.call('HGET', here, index), redis.call('HGET', there, after) end
   local held_by, middle, flags = string.match(mine or NIL, '^' .. RUNNING .. ';(%d+);(%d+;%d+;%d+;%d*);%d*;(.*)$')
   if held_by ~= f or next_one then return end
   local what = redis.call('HGET', P .. 'graph:' .. graph, after)
@@ -27,21 +30,26 @@ local function straight_on()
   local at, given = int(now), int(next_fence())
   local done = table.concat({COMPLETED, f, middle, ran, flags}, ';')
   local begun = table.concat({RUNNING, given, '1;0', at, '0;0', NIL}, ';')
-  if here == key then redis.call('HSET', key, 'l', int(num(left) - 1), 'pg', at, 'ot', tag, index, done, index .. 'r', text)
-  else
-    redis.call('HSET', key, 'l', int(num(left) - 1), 'pg', at, 'ot', tag)
-    redis.call('HSET', here, index, done, index .. 'r', text)
-  end
-  redis.call('HSET', there, after, begun)
+  -- The time of its last progress and its line are told once within a window, as the notice is, and when another worker goes on.
+  local tells = math.floor(num(run[10]) / NOTICE_MS) ~= math.floor(now / NOTICE_MS)
+  local has_line = tells or run[13] ~= tag
+  local fields = {'l', int(num(left) - 1)}
+  if has_line then fields[3], fields[4], fields[5], fields[6] = 'pg', at, 'ot', tag end
+  local ends = {index, done, index .. 'r', text}
+  if there == here then ends[5], ends[6] = after, begun else redis.call('HSET', there, after, begun) end
+  if here == key then for i = 1, #ends do fields[#fields + 1] = ends[i] end else redis.call('HSET', here, unpack(ends)) end
+  redis.call('HSET', key, unpack(fields))
   redis.call('ZREM', P .. 'leases', id .. ':' .. index)
   redis.call('ZADD', P .. 'leases', int(now + num(lease)), id .. ':' .. after)
   local events = redis.call(
     'RPUSH', key .. ':log', table.concat({'c', at, index, f}, ';'), table.concat({'k', at, after, given, NIL, tag}, ';'))
-  if math.floor(num(run[10]) / NOTICE_MS) ~= math.floor(now / NOTICE_MS) then
+  if tells then
     redis.call('XADD', P .. 'notices', 'MAXLEN', '~', '500', '*', 'r', id, 'n', events, 's', st)
   end
-  redis.call('ZADD', P .. 'progress', at, id)
-  redis.call('HSET', P .. 'active', id, table.concat({st, workflow, at, NIL, tag, session or NIL}, ';'))
+  if has_line then
+    redis.call('ZADD', P .. 'progress', at, id)
+    redis.call('HSET', P .. 'active', id, table.concat({st, workflow, at, NIL, tag, session or NIL}, ';'))
+  end
   redis.call('HSET', HEAD, 'clock', at, 'fence', given)
 
   local line = table.concat({id, after, NIL, given, g, '1', NIL, workflow, graph, lease, '0', '0', at}, ';')
