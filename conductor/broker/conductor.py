@@ -37,8 +37,8 @@ from conductor.ids import is_run_id
 from conductor.locations import EMBEDDED
 from conductor.settings import Settings
 from conductor.telemetry.flower import FlowerEvents, RunLook
-from conductor.telemetry.lines import log_step
-from conductor.telemetry.signals import announce
+from conductor.telemetry.lines import LOGGED, log_step
+from conductor.telemetry.signals import announce, anyone_listens
 from conductor.wiring import Engine, build_engine
 
 if TYPE_CHECKING:
@@ -178,10 +178,13 @@ class Conductor(Operating, Answering, Serving):
                 ran_ms=event.ran_ms, error=event.error,
             )
 
+        def hears(kind: str) -> bool:
+            return kind in LOGGED or shutdown.events_wanted() or anyone_listens(f"step_{kind}")
+
         self._examine_needs()
         # Without a soft shutdown time Celery waits for what runs, however long, and so do we: the lease is kept meanwhile.
         return Drainer(
-            self.engine, worker_name=worker_name, stopping=shutdown.stopping, on_step=tell,
+            self.engine, worker_name=worker_name, stopping=shutdown.stopping, on_step=tell, hears=hears,
             overdue=lambda: 0 < soft <= shutdown.stopping_for(), leave_when_over=current_process().name != "MainProcess",
         )
 

@@ -97,9 +97,9 @@ class Drainer:
     def __init__(
         self, engine: Engine, *, worker_name: str, stopping: Callable[[], bool] = lambda: False,
         overdue: Callable[[], bool] = lambda: False, on_step: Callable[[StepEvent], None] | None = None,
-        may_stop_process: bool | None = None, leave_when_over: bool = False,
+        hears: Callable[[str], bool] = lambda kind: True, may_stop_process: bool | None = None, leave_when_over: bool = False,
     ) -> None:
-        self._engine, self._store, self._stopping, self._on_step = engine, engine.store, stopping, on_step
+        self._engine, self._store, self._stopping, self._on_step, self._hears = engine, engine.store, stopping, on_step, hears
         self._codes = code_table(engine)
         self.signatures = sorted(self._codes)
         self._code_id = hashlib.blake2b(",".join(self.signatures).encode(), digest_size=6).hexdigest()
@@ -283,7 +283,7 @@ class Drainer:
         return outcome, graph.following[held.index]
 
     def _tell(self, kind: str, held: Attempt, graph: Graph, outcome: Outcome | None = None) -> None:
-        if self._on_step is None or not kind:
+        if self._on_step is None or not kind or not self._hears(kind):
             return
         name = graph.nodes[held.index].name
         error, ran = (error_line(outcome), outcome.ran_ms) if outcome else ("", 0)

@@ -13,8 +13,9 @@ from conductor.errors import redact
 if TYPE_CHECKING:
     from conductor.runs.execute import StepEvent
 
-__all__ = ["log_step"]
+__all__ = ["LOGGED", "log_step"]
 
+LOGGED = ("failed", "retried")
 _LONGEST_ERROR = 500
 
 logger = logging.getLogger("conductor.steps")
@@ -22,7 +23,7 @@ logger = logging.getLogger("conductor.steps")
 
 def log_step(event: StepEvent) -> None:
     """One line, or none."""
-    if event.kind not in ("failed", "retried"):
+    if event.kind not in LOGGED:
         return
     name = f"{event.workflow}.{event.step}" if event.item is None else f"{event.workflow}.{event.step}[{event.item}]"
     level, more = (logging.ERROR, "failed") if event.kind == "failed" else (logging.WARNING, "will be tried again")
