@@ -6,7 +6,6 @@
 -- In a lane the run has a place at once, or is queued; past the queue it is LANE_FULL, and nothing is written.
 --! result: OK notice pokes run_id claim | EXISTS … run_id claim | CONFLICT … run_id | NEED_GRAPH | RUN_ENDED | TOO_DEEP | LANE_FULL
 local RUN = P .. 'run:' .. run_id
-local GRAPH = P .. 'graph:' .. graph
 
 if redis.call('EXISTS', RUN) == 1 then
   local first = run_of(run_id)
@@ -23,8 +22,8 @@ if up ~= NIL and unbound({up = up, ps = ps}) then return {'RUN_ENDED', '', '', r
 local root, depth, ancestor = NIL, 0, {up = up}
 while ps ~= NIL and ancestor.up ~= NIL do ancestor = above(ancestor); root, depth = ancestor.id, depth + 1 end
 if depth > DEPTH then return {'TOO_DEEP', '', '', run_id, ''} end
-local KEY = P .. 'key:' .. workflow .. (lane ~= NIL and '@' .. lane or NIL) .. ':' .. key
-if key ~= NIL then
+local KEY = key ~= NIL and P .. 'key:' .. workflow .. (lane ~= NIL and '@' .. lane or NIL) .. ':' .. key
+if KEY then
   local taken = redis.call('GET', KEY)
   if taken then
     local id, same = string.match(taken, '^(.-);(.*)$')
@@ -35,13 +34,13 @@ end
 if lane ~= NIL and num(delay) == 0 and num(start_at) <= now and lane_full({ln = lane, said = lane_terms_given, key = RUN}) then
   return {'LANE_FULL', int(redis.call('SCARD', lane_key(lane, 'active'))), int(redis.call('ZCARD', lane_key(lane, 'queue'))), run_id, ''}
 end
-if doc == NIL and redis.call('EXISTS', GRAPH) == 0 then return {'NEED_GRAPH', '', '', run_id, ''} end
+if doc == NIL and redis.call('EXISTS', P .. 'graph:' .. graph) == 0 then return {'NEED_GRAPH', '', '', run_id, ''} end
 
 local at = 34
 if doc ~= NIL then
-  put(GRAPH, 'doc', doc)
+  put(P .. 'graph:' .. graph, 'doc', doc)
   for i = 1, tonumber(lines) do
-    put(GRAPH, ARGV[at], ARGV[at + 1])
+    put(P .. 'graph:' .. graph, ARGV[at], ARGV[at + 1])
     at = at + 2
   end
   write_all()
@@ -74,9 +73,11 @@ else
   queued = lane ~= NIL and not enter_lane(run, roots)
   if not queued then open_roots(run, roots) end
 end
-local totals = {}
-for index, e in pairs(run.eaches) do if e.total > 0 then totals[#totals + 1] = index .. '=' .. int(e.total) end end
-emit(run, 's', run.g, (string.gsub(roots, 's', '')), int(due), table.concat(totals, ','), queued and lane or NIL)
+do
+  local totals = {}
+  for index, e in pairs(run.eaches) do if e.total > 0 then totals[#totals + 1] = index .. '=' .. int(e.total) end end
+  emit(run, 's', run.g, (string.gsub(roots, 's', '')), int(due), table.concat(totals, ','), queued and lane or NIL)
+end
 if queued then admit(lane) end
 if moment(expires) > 0 then redis.call('ZADD', P .. 'due', int(moment(expires)), 'expires:' .. run_id) end
 if fields.dl then redis.call('ZADD', P .. 'due', fields.dl, 'deadline:' .. run_id) end

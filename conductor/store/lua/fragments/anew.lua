@@ -10,7 +10,7 @@ local function begin_page(run, index, from, to, members)
       -- What the life before left in an index goes with its record; this very call may be about to look at it.
       if state == RUNNING then unleased[#unleased + 1] = ref(run, index, wanted[i]) end
       if state == RETRY_PENDING then redis.call('ZREM', P .. 'due', 'retry:' .. ref(run, index, wanted[i])) end
-      if state == RUNNING or state == RETRY_PENDING then run.records[index .. ':' .. wanted[i]] = new_record(doubt and 'd' or NIL) end
+      if state == RUNNING or state == RETRY_PENDING then run.records[slot_of(index, wanted[i])] = new_record(doubt and 'd' or NIL) end
       put(key, wanted[i], doubt and doubtful or fresh_one)
       members[n + 1], members[n + 2], n = wanted[i], wanted[i], n + 2
     end

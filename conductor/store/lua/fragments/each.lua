@@ -12,7 +12,7 @@ local function each_of(run, index)
 end
 local function bump(e, field, by)
   e[field] = e[field] + by
-  put(e.key, field, int(e[field]))
+  mark(e, field)
 end
 -- Items between `from` and `to` have records of the life before a reopening, until it reaches them (see anew.lua): nothing may move them.
 local function closed(run, index, item)

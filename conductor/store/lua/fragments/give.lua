@@ -5,7 +5,7 @@ local function give(run, index, item, rec, d)
   rec.fence = next_fence()
   rec.attempt = rec.attempt + 1
   rec.wait = int(math.max(0, now - rec.ready_at))
-  save(run, index, item, rec)
+  run.records[slot_of(index, item)] = rec  -- `refs` saves it, when it is known whether it was claimed alone
   leases[#leases + 1] = int(now + d.lease)
   leases[#leases + 1] = ref(run, index, item)
   add(run, 'a', 1)

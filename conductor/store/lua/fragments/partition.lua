@@ -13,7 +13,7 @@ local function int(n)
 end
 local function num(s) return tonumber(s) or 0 end
 -- Letters stand before `w<ms>`, whose digits are no flags.
-local function has(flags, f) return string.find(string.match(flags, '^[^w]*'), f, 1, true) ~= nil end
+local function has(flags, f) return flags ~= NIL and string.find(string.match(flags, '^[^w]*'), f, 1, true) ~= nil end
 
 local function list_of(text)
   local found = {}
@@ -34,7 +34,21 @@ local function put(key, field, value)
   if not w then w = {}; writes[key] = w; write_order[#write_order + 1] = key end
   w[field] = value
 end
+-- A field that changes often within one call is only marked, and becomes text once, when all is written.
+local marked = {}
+local function mark(owner, field)
+  if not owner.marks then owner.marks = {}; marked[#marked + 1] = owner end
+  owner.marks[field] = true
+end
 local function write_all()
+  for _, owner in ipairs(marked) do
+    for field in pairs(owner.marks) do
+      local value = owner[field]
+      put(owner.key, field, type(value) == 'number' and int(value) or value)
+    end
+    owner.marks = nil
+  end
+  marked = {}
   for _, key in ipairs(write_order) do
     local args, n = {}, 0
     for field, value in pairs(writes[key]) do

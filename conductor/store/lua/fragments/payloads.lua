@@ -7,8 +7,8 @@ local function payloads(line, known, sent)
   local run = run_of(id)
   if not run then return {line} end
   local d = descriptor(run, index)
-  local more = redis.call('HMGET', run.key, 'dl', 's')
-  local reply = {line, more[1] or NIL, more[2] or NIL, false}
+  if run.dl == nil then run.dl = redis.call('HGET', run.key, 'dl') or NIL end
+  local reply = {line, run.dl, run.s, false}
   if d.input and not known[id] then reply[4] = redis.call('HGET', run.key, 'i'); known[id] = true end
   local group = id .. ';' .. index
   local needs = list_of(d.needs)

@@ -5,7 +5,7 @@ local COUNTERS = {g = true, l = true, r = true, a = true, d = true, f = true, p 
 local runs, met = {}, {}
 
 local function meet(id, key, state)
-  local run = {id = id, key = key, events = {}, records = {}, eaches = {}, progressed = false, was = state}
+  local run = {id = id, key = key, events = {}, records = {}, eaches = {}, item_keys = {}, progressed = false, was = state}
   runs[id] = run
   met[#met + 1] = run
   return run
@@ -34,8 +34,7 @@ end
 
 local function set(run, field, value)
   run[field] = value
-  if COUNTERS[field] then value = int(value) end
-  put(run.key, field, value)
+  mark(run, field)
 end
 local function add(run, field, by) set(run, field, run[field] + by) end
 local function ended(run) return TERMINAL[run.st] end
@@ -73,6 +72,3 @@ local function progress(run) run.progressed = true end
 local function worth_a_notice(run)
   return run.st ~= run.was or is_op(run) or math.floor(run.pg / NOTICE_MS) ~= math.floor(now / NOTICE_MS)
 end
--- So are the time of its last progress and its line among the active runs: they are as old as the window at most. A new orchestrator is told
--- at once.
-local function worth_a_line(run) return worth_a_notice(run) or run.ot ~= run.ot_was or run.is ~= run.is_was end

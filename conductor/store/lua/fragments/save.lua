@@ -51,7 +51,9 @@ local function save_runs()
       end
     end
     local stands = not ended(run) and run.st ~= RUN_QUEUED  -- queued in a lane: it has no place among the active runs
-    if stands and (run.progressed or #run.events > 0) and worth_a_line(run) then
+    -- The time of its last progress and its line are as old as a window at most; a new orchestrator is told at once.
+    local changed = worth_a_notice(run) or run.ot ~= run.ot_was or run.is ~= run.is_was
+    if stands and changed and (run.progressed or #run.events > 0) then
       if run.progressed then
         set(run, 'pg', now)
         if not is_op(run) and run.is == NIL then redis.call('ZADD', P .. 'progress', int(now), run.id) end

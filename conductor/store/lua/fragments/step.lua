@@ -3,7 +3,13 @@ local function shard(run, index)
   if index < 32 then return run.key end
   return run.key .. ':s' .. int(math.floor(index / 32))
 end
-local function item_key(run, index, item) return run.key .. ':e' .. int(index) .. ':' .. int(math.floor(item / 64)) end
+local function item_key(run, index, item)
+  local number = math.floor(item / 64)
+  local name = index * 32768 + number
+  local key = run.item_keys[name]
+  if not key then key = run.key .. ':e' .. int(index) .. ':' .. int(number); run.item_keys[name] = key end
+  return key
+end
 
 local function parse(text)
   if string.sub(text, 1, 2) == 'P;' then
@@ -23,8 +29,9 @@ end
 
 local descriptors = {}
 local function descriptor(run, index)
-  local name = run.h .. int(index)
-  local d = descriptors[name]
+  local known = descriptors[run.h]
+  if not known then known = {}; descriptors[run.h] = known end
+  local d = known[index]
   if d then return d end
   local text = redis.call('HGET', P .. 'graph:' .. run.h, int(index))
   local kind, queue, priority, alone, lease, timeout, delay, parallel, signature, parents, needs, source, input, budget, capability, awaited =
@@ -32,7 +39,7 @@ local function descriptor(run, index)
   d = {kind = kind, queue = queue, priority = priority, alone = alone == '1', lease = num(lease), timeout = num(timeout), delay = num(delay),
     parallel = num(parallel), signature = signature, parents = num(parents), needs = needs, source = source, input = input == '1',
     budget = num(budget), capability = capability, awaits = awaited}
-  descriptors[name] = d
+  known[index] = d
   return d
 end
 -- The record of what undoes an item stands beside that item's own.
@@ -43,8 +50,10 @@ local function place(run, index, item)
   return item_key(run, index, item), int(item)
 end
 local function name_of(index, item) return item == NIL and int(index) or int(index) .. ':' .. int(item) end
+-- Where a call keeps a record that it has met: a number, because a text would be made for each look.
+local function slot_of(index, item) return index * 2097152 + (item == NIL and 0 or item + 1) end
 local function record(run, index, item)
-  local name = name_of(index, item)
+  local name = slot_of(index, item)
   local rec = run.records[name]
   if rec == nil then
     local key, field = place(run, index, item)
@@ -55,7 +64,7 @@ local function record(run, index, item)
   return rec
 end
 local function save(run, index, item, rec)
-  run.records[name_of(index, item)] = rec
+  run.records[slot_of(index, item)] = rec
   local key, field = place(run, index, item)
   put(key, field, format(rec))
 end
