@@ -4,9 +4,7 @@ local function unbind(id)
   local members = redis.call('SPOP', list, 100)
   for _, member in ipairs(members) do
     local op = run_of(member)
-    if op and not ended(op) and unbound(op) then
-      emit(op, 'K', 'run_ended', 'engine')
-      finish(op, RUN_CANCELLED, 'run_ended')
+    if op and unbound(op) then end_unbound(op)
     elseif op and not ended(op) then redis.call('SADD', list, member) end
   end
   if #members == 100 then redis.call('ZADD', P .. 'due', int(now + 1), 'unbound:' .. id) end
