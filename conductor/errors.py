@@ -320,8 +320,8 @@ class RunFailed(ConductorError):
 
 
 class LaneBusy(RunFailed):
-    """run {run_id} of workflow {workflow} was not admitted by lane {lane} in time; nothing of it has run. `conductor retry {run_id}` queues
-    it again, `conductor lanes` shows who holds the places"""
+    """run {run_id} of workflow {workflow} was not admitted by lane {lane} in time; nothing of it ran while it waited. `conductor retry
+    {run_id}` queues it again, `conductor lanes` shows who holds the places"""
 
 
 class RunQueued(ConductorError):

@@ -24,6 +24,7 @@ from conductor.store.listing import Filter, list_runs
 from conductor.store.listing import queues as list_queues
 from conductor.store.notices import Unreachable
 from conductor.store.reads import read_graph, read_steps
+from conductor.sweeps.overdue import intervals
 from conductor.wiring import Engine
 
 __all__ = ["check", "doctor", "fsck"]
@@ -234,9 +235,11 @@ def _sweeps(here: Here) -> Check:
     noted, now = engine.store.last_sweeps()
     if not noted:
         return Check("sweeps", "warn", "no sweep has run yet", f"start a worker, its timer sweeps: {here.spelling.worker}")
-    patience_ms = max(_SWEEP_SECONDS, 3 * engine.settings.retention_sweep_seconds) * 1000
-    late = any(now - at > patience_ms for at in noted.values())
-    found = ", ".join(f"{name} {span(now - at)} ago" for name, at in sorted(noted.items()))
+    # Each by its own interval: some are hourly. What else is noted there (a recovery, a look of a sweep) has none, and is no sweep.
+    every = intervals(engine.settings)
+    late = [name for name, seconds in every.items() if name in noted and now - noted[name] > max(_SWEEP_SECONDS, 3 * seconds) * 1000]
+    found = ", ".join(f"{name} {span(now - at)} ago" for name, at in sorted(noted.items()) if name in every)
+    found += f"; late: {', '.join(sorted(late))}" if late else ""
     remedy = f"start a worker: {here.spelling.worker}; or beat, or {here.program} sweeper" if late else ""
     return Check("sweeps", "warn" if late else "ok", found, remedy)
 

@@ -222,9 +222,9 @@ def _purge_all(engine: Engine, run_ids: list[str], cancel: bool) -> int:
 
     console = stderr()
     shown = track(run_ids, "deleting", console=console, disable=len(run_ids) == 1 or not console.is_terminal)
-    gone = 0
+    gone, erased = 0, set[str]()  # what a run has called goes with it, and may be among those that were asked for
     for run_id in shown:
         if cancel:
             engine.poke(engine.store.cancel(run_id, reason="purged", actor="").pokes)
-        gone += erase_run(engine, run_id)
+        gone += erase_run(engine, run_id, erased)
     return gone

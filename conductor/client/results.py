@@ -32,7 +32,7 @@ class Code(StrEnum):
     COMPLETED = "completed"
     FAILED = "failed"
     CANCELLED = "cancelled"
-    LANE_BUSY = "lane_busy"  # its lane had no place in time: it failed, nothing of it has run
+    LANE_BUSY = "lane_busy"  # its lane had no place in time: it failed, nothing of it ran while it waited
     LANE_FULL = "lane_full"  # refused at the start: there is no run
     CONDUCTOR_RESTARTED = "conductor_restarted"  # the service answers, the store's epoch changed, the run is unknown
     RUN_NOT_FOUND = "run_not_found"  # the service answers, same epoch, the run is unknown

@@ -1,24 +1,26 @@
-"""Erasing: an ended run with everything it left, in the store, in the archive and among the blobs.
+"""Erasing: an ended run with everything it left, in the store, in the archive and among the blobs, and with all that it has called.
 
-Order: the store first, then the row, then the blobs. A process that dies in between leaves something that nobody refers to, and the same
-call finds it again: a blank row keeps a slow shipper from bringing an erased run back, and blobs without a run are found by their age.
+Order: what it has called first, because only the run says which that is; then the store, then the row, then the blobs. A process that dies
+in between leaves something that nobody refers to, and the same call finds it again: a blank row keeps a slow shipper from bringing an
+erased run back, and blobs without a run are found by their age.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from conductor import codec
 from conductor.archive import ArchiveFilter
 from conductor.blobs import FileBlobs
-from conductor.runs.archiving import blobs_of
+from conductor.errors import ArchivedRunCorrupt, ArchiveFormatUnknown
+from conductor.runs.archiving import blobs_of, open_snapshot
 from conductor.runs.parking import wake
 from conductor.state import RunState
 from conductor.store.listing import Filter, list_runs
 from conductor.store.operations import operations_by_time
-from conductor.store.reads import RunRecord, read_now, read_runs
-from conductor.store.snapshots import read_snapshot
+from conductor.store.reads import RunRecord, read_now, read_run, read_runs
+from conductor.store.snapshots import Snapshot, read_snapshot
 from conductor.store.stubs import read_stub
 
 if TYPE_CHECKING:
@@ -27,28 +29,69 @@ if TYPE_CHECKING:
 __all__ = ["drop_orphan_blobs", "erase_run", "erase_session", "marked_runs", "purge_run"]
 
 
-def purge_run(engine: Engine, run_id: str, *, due_only: bool = False) -> bool:
-    """Delete an ended run from the store, and its blobs. Whether it was there to be deleted."""
+def purge_run(engine: Engine, run_id: str, *, due_only: bool = False, key: str = "") -> bool:
+    """Delete an ended run from the store, and its blobs; with `key` also the idempotency key it was started under. Whether it was there."""
     found = read_snapshot(engine.store, run_id) if codec.has_blobs() else None
-    gone = engine.store.purge(run_id, due_only=due_only, at_event=found.n if found else None).word == "OK"
+    gone = engine.store.purge(run_id, due_only=due_only, at_event=found.n if found else None, key=key).word == "OK"
     if gone and found:
         codec.drop_blobs(blobs_of(found))
     return gone
 
 
-def erase_run(engine: Engine, run_id: str) -> bool:
-    """Delete a run everywhere. Whether there was something to delete; a run that has not ended is left as it is (False)."""
+def erase_run(engine: Engine, run_id: str, erased: set[str] | None = None) -> bool:
+    """Delete a run everywhere, and all that it has called, child runs and operations, with what those have called. Whether there was
+    something to delete; a run that has not ended is left as it is (False). Of several in one go, `erased` remembers which went."""
+    erased = set() if erased is None else erased
+    if run_id in erased:
+        return True
     stub = read_stub(engine.store, run_id)
     if stub is not None:
         if stub.state is not RunState.CANCELLED:
             return False
         wake(engine, run_id)  # its record comes back as cancelled, and goes with everything else
-    purged = purge_run(engine, run_id)
-    if not engine.archive.configured or engine.store.client().exists(engine.store.keys.run(run_id)):
-        return purged
-    gone = engine.archive.open().purge_matching(at_ms=read_now(engine.store), run_id=run_id)
-    codec.drop_blobs(name for one in gone for name in one.blobs)
-    return purged or bool(gone)
+    run = read_run(engine.store, run_id)
+    if run is not None and not run.ended:
+        return False
+    copy = _archived(engine, run_id)
+    for below in _called(engine, run_id, copy):  # first, while the run still says which they are
+        engine.poke(engine.store.cancel(below, reason="run_ended", actor="engine").pokes)  # its run has ended: it would soon end with it
+        erase_run(engine, below, erased)
+    fields = {"w": run.workflow, "ln": run.lane, "k": run.key} if run is not None else copy.fields if copy is not None else {}
+    gone = purge_run(engine, run_id, key=_key(fields))
+    if engine.archive.configured and not engine.store.client().exists(engine.store.keys.run(run_id)):
+        rows = engine.archive.open().purge_matching(at_ms=read_now(engine.store), run_id=run_id)
+        codec.drop_blobs(name for one in rows for name in one.blobs)
+        gone = gone or bool(rows)
+    if gone:
+        erased.add(run_id)
+    return gone
+
+
+def _archived(engine: Engine, run_id: str) -> Snapshot | None:
+    """What the archive has of it. A row that cannot be read is erased all the same."""
+    if not engine.archive.configured:
+        return None
+    try:
+        row = engine.archive.open().get(run_id, with_snapshot=True)
+        return None if row is None else open_snapshot(row)
+    except (ArchivedRunCorrupt, ArchiveFormatUnknown, ValueError, KeyError, TypeError):
+        return None
+
+
+def _called(engine: Engine, run_id: str, copy: Snapshot | None) -> list[str]:
+    """Child runs and operations that were bound to a run."""
+    found: set[str] = set()
+    for tail in ("ops", "called"):
+        found.update(map(str, engine.store.client().smembers(engine.store.keys.run(run_id, tail))))
+        found.update(copy.keys.get(tail, ()) if copy is not None else ())
+    return sorted(found)
+
+
+def _key(fields: Mapping[str, str]) -> str:
+    """The idempotency key of a run as its name in the store ends; empty if it had none."""
+    if not fields.get("k"):
+        return ""
+    return f"{fields['w']}{'@' + fields['ln'] if fields.get('ln') else ''}:{fields['k']}"
 
 
 def marked_runs(engine: Engine, *, tag: str = "", session: str = "") -> list[str]:

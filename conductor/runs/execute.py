@@ -117,7 +117,8 @@ class Drainer:
         self._lingering = Lingering(self._store, lambda: self._want(0), engine.poke)
         self._limiting = Limiting(
             self._store, limits_of(engine), want=lambda: self._want(1), poke=engine.poke, run=self._run_permitted,
-            again=lambda: self._register(anew=True), heartbeat_seconds=engine.settings.heartbeat_seconds)
+            again=lambda: self._register(anew=True), heartbeat_seconds=engine.settings.heartbeat_seconds,
+            stall_sweep_seconds=engine.settings.stall_sweep_seconds)
         self._last: Outcome | None = None
         self._registered_at = 0.0
         self._name = worker_name
@@ -302,5 +303,5 @@ class Drainer:
             self._store.register_code(self._code_id, self.signatures)
             self._store.register_worker(self._tag, self._name)
             for name, terms in self._limiting.terms.items():
-                self._engine.poke(self._store.set_limit(name, terms, by_hand=False)[1])
+                self._engine.poke(self._store.set_limit(name, terms, by_hand=False, gap_ms=self._limiting.gap_ms)[1])
             self._registered_at = now

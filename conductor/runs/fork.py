@@ -16,6 +16,8 @@ from conductor.errors import BadInput, ForkRefused, LaneFull, UnknownRun, Unknow
 from conductor.fold import ancestors
 from conductor.ids import new_run_id
 from conductor.records import Graph, LaneTerms, NewRun, NodeKind
+from conductor.runs.parking import awake
+from conductor.runs.returning import returned
 from conductor.state import StepState
 from conductor.store.answers import Started
 from conductor.store.reads import RunRecord, StepRecord, read_graph, read_input, read_run, read_steps
@@ -97,7 +99,8 @@ def fork_run(
     """Start the fork. `changes` replace fields of the input, which is then checked like any other. A `new_id` that the caller derived, at
     home where the old run is, makes a repeated call the same fork."""
     store = engine.store
-    run = read_run(store, run_id)
+    awake(engine, run_id)
+    run = read_run(store, run_id) or returned(engine, run_id)
     if run is None:
         raise UnknownRun(run_id=run_id, namespace=store.namespace)
     flow = engine.workflows.get(run.workflow)

@@ -119,15 +119,22 @@ def _foreign(
 ) -> Iterator[Difference]:
     """Entries of runs that are gone or do not belong into this index."""
     for run_id, met in zip(run_ids, read_runs(source, run_ids), strict=True):
-        if met is not None and belongs(met):
+        if (met is not None and belongs(met)) or (met is None and _is_parked_orphan(source, tail, run_id)):
             continue
 
         def wrong(run: RunRecord | None, run_id: str = run_id) -> str:
             if (run is not None and belongs(run)) or not _has(source, partition, tail, run_id):
                 return ""
+            if run is None and _is_parked_orphan(source, tail, run_id):
+                return ""
             return f"{run_id} is {run.state if run else 'gone'} and has an entry"
 
         yield from _still(source, partition, tail, run_id, wrong)
+
+
+def _is_parked_orphan(source: Source, tail: str, run_id: str) -> bool:
+    stub = read_stub(source, run_id) if tail in ("orphans", "orphans:due") else None
+    return stub is not None and stub.state is RunState.WAITING_SIGNAL
 
 
 def _has(source: Source, partition: int, tail: str, member: str) -> bool:

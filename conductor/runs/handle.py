@@ -153,8 +153,7 @@ class Handle:
 
     def fork(self, from_: str, **changes: Any) -> Handle:
         """A new run on today's graph that keeps what stands upstream of step `from_`. Effects from there on happen again, with new keys."""
-        awake(self._engine, self._checked())
-        started = fork_run(self._engine, self.id, from_=from_, changes=changes)
+        started = fork_run(self._engine, self._checked(), from_=from_, changes=changes)
         return Handle(self._engine, started.run_id, started.notice)
 
     def _moved(self, moved: Moved) -> Moved:

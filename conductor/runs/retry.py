@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from conductor.errors import Conflict, LaneFull, NotFailed, Superseded, UnknownRun, WasUndone
 from conductor.records import Graph, NodeKind
+from conductor.runs.parking import run_or_stub
+from conductor.runs.returning import returned
 from conductor.state import RunState, StepState
 from conductor.store.answers import Moved
 from conductor.store.lanes import lane_counts
-from conductor.store.reads import RunRecord, StepRecord, read_graph, read_run, read_steps
+from conductor.store.reads import RunRecord, StepRecord, read_graph, read_steps
 
 if TYPE_CHECKING:
     from conductor.wiring import Engine
@@ -114,7 +117,7 @@ def resume_failed(engine: Engine, run_id: str, *, actor: str = "", only: int | N
 def _reopen(engine: Engine, run_id: str, *, actor: str, generation: bool, only: int | None) -> Moved:
     store = engine.store
     for _ in range(_TRIES):
-        run = read_run(store, run_id)
+        run = run_or_stub(engine, run_id) or returned(engine, run_id, partial(_is_wanted, generation=generation, only=only))
         if run is None:
             raise UnknownRun(run_id=run_id, namespace=store.namespace)
         if only is not None and run.generation != only:
@@ -137,6 +140,11 @@ def _reopen(engine: Engine, run_id: str, *, actor: str, generation: bool, only: 
             raise LaneFull(lane=run.lane, active=active, queued=queued)
         # CHANGED, REFUSED or SUPERSEDED: somebody was faster; what they made of the run is judged anew.
     raise Conflict(run_id=run_id, problem=f"it moved {_TRIES} times while a retry was planned")
+
+
+def _is_wanted(run: RunRecord, *, generation: bool, only: int | None) -> bool:
+    """Whether a run that only the archive has is to be brought back for this; if not, its row tells why."""
+    return _may_reopen(run, generation) and not run.undone and only in (None, run.generation)
 
 
 def _may_reopen(run: RunRecord, generation: bool) -> bool:

@@ -2,8 +2,8 @@
 
 Authority: the event log. When a run begins to be undone its generation is raised, so nothing forward can follow in the log, and whoever
 holds the fence of the plan reads the same log and makes the same plan. Trust: an attempt whose holder was refused may still be in the
-middle of its body; the plan waits until the holder has said that it ended, or its lease is over. Failure: a lost plan is made anew, its
-first chunk begins the list anew; a lost undo is repeated under the same key.
+middle of its body, the run's own or one of anything that it has called; the plan waits until the holders have said that it ended, or their
+leases are over. Failure: a lost plan is made anew, its first chunk begins the list anew; a lost undo is repeated under the same key.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from conductor.declare.context import key_of
 from conductor.declare.effects import Verdict
 from conductor.declare.judging import Judged
 from conductor.errors import BadResult
-from conductor.ids import partition_of
 from conductor.log import Event, parse_all
 from conductor.records import Attempt, Graph, Node, NodeKind, Outcome, OutcomeKind
 
@@ -36,8 +35,8 @@ Place = tuple[int, int | None]
 Fed = tuple[Any, ...]
 
 
-def plan_undos(graph: Graph, events: Iterable[Event]) -> tuple[list[str], list[Place]]:
-    """What is undone, the latest first: `index[:item]` of the undo, `q` behind what is in doubt. Then the attempts that nobody heard of."""
+def plan_undos(graph: Graph, events: Iterable[Event]) -> list[str]:
+    """What is undone, the latest first: `index[:item]` of the undo, `q` behind what is in doubt."""
     undos = {node.undoes: node.index for node in graph.nodes if node.undoes is not None}
     found: dict[Place, int] = {}  # by the event that says so: since when it counts
     doubtful: dict[Place, int] = {}
@@ -69,7 +68,7 @@ def plan_undos(graph: Graph, events: Iterable[Event]) -> tuple[list[str], list[P
     doubtful |= {place: last + 1 + number for number, place in enumerate(running)}
     everything = sorted([(number, place, "") for place, number in found.items()]
                         + [(number, place, QUESTIONED) for place, number in doubtful.items()], reverse=True, key=_since)
-    return [_spell(undos[index], item) + flag for _, (index, item), flag in everything], list(running)
+    return [_spell(undos[index], item) + flag for _, (index, item), flag in everything]
 
 
 _ENDS = ("skipped", "failed", "retry_scheduled", "given_back", "lost")
@@ -86,10 +85,9 @@ def _spell(index: int, item: int | None) -> str:
 
 def make_plan(store: Store, held: Attempt, graph: Graph) -> Outcome:
     """Read the log, stage the plan, and say how long it is; or wait for attempts that may still be in the middle of their bodies."""
-    places, running = plan_undos(graph, parse_all(store.log_of(held.run_id)))
-    ends = store.lease_ends(partition_of(held.run_id), [f"{held.run_id}:{_spell(index, item)}" for index, item in running])
-    if (left := max(ends, default=0) - held.at) > 0:
+    if (left := store.last_lease(held.run_id, besides=held.ref) - held.at) > 0:
         return Outcome(held, OutcomeKind.RETRY, reason="attempts_running", delay_ms=left + _MARGIN_MS)
+    places = plan_undos(graph, parse_all(store.log_of(held.run_id)))
     for number, first in enumerate(range(0, max(1, len(places)), _CHUNK)):
         if store.stage_undo(held, number, places[first : first + _CHUNK]) != "OK":
             break  # the commit will be refused as well

@@ -17,6 +17,8 @@ from conductor.declare.code import Code
 from conductor.declare.shapes import Misfit, refuse
 from conductor.errors import (
     AlreadyAdvanced,
+    ArchivedRunCorrupt,
+    ArchiveUnreachable,
     BadInput,
     CodeNotHere,
     NotWaiting,
@@ -30,6 +32,7 @@ from conductor.errors import (
 )
 from conductor.ids import is_run_id
 from conductor.records import Graph, Node, NodeKind
+from conductor.runs.archived import archived_row
 from conductor.runs.parking import awake, run_or_stub
 from conductor.state import StepState
 from conductor.store.reads import RunRecord, read_graph
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Answer", "advance", "run_of_key", "signal"]
 
+_TRIES = 3
 _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:@/+-]{0,127}\Z")
 
 
@@ -100,8 +104,14 @@ def advance(engine: Engine, run_id: str, step: str, result: Any = None, *, actor
     digest = codec.fingerprint(payload)
     payload = engine.store.offloaded(run_id, f"answer-{index}", payload)
     told = engine.store.advance(run_id, index, digest=digest, payload=payload, actor=actor)
-    if told.word == "PARKED" and awake(engine, run_id):
+    for _ in range(_TRIES):  # it may be parked again before it is told
+        if told.word != "PARKED":
+            break
+        awake(engine, run_id)
         told = engine.store.advance(run_id, index, digest=digest, payload=payload, actor=actor)
+    if told.word == "PARKED":
+        problem = "it is parked and does not come back, so nobody can say whether this step still waits; nothing was taken; resume it first"
+        raise ArchivedRunCorrupt(run_id=run_id, prefix="archive", problem=problem)
     if told.word == "UNKNOWN":
         raise UnknownRun(run_id=run_id, namespace=engine.store.namespace)
     if told.word == "ENDED":
@@ -126,9 +136,20 @@ def run_of_key(engine: Engine, workflow: str, key: str) -> str:
 
 def _found(engine: Engine, run_id: str) -> tuple[RunRecord, Graph]:
     run = run_or_stub(engine, run_id) if is_run_id(run_id) else None
+    if run is None and (state := _ended_in_archive(engine, run_id)):
+        raise RunFinished(run_id=run_id, state=state)
     if run is None or run.queue_reason:
         raise UnknownRun(run_id=run_id, namespace=engine.store.namespace)
     return run, read_graph(engine.store, run.partition, run.graph)
+
+
+def _ended_in_archive(engine: Engine, run_id: str) -> str:
+    """How a run ended that only the archive has; empty if it has none, or cannot be asked."""
+    try:
+        row = archived_row(engine, run_id)
+    except ArchiveUnreachable:
+        return ""
+    return row.state if row is not None and row.is_terminal else ""
 
 
 def _checked(engine: Engine, run: RunRecord, node: Node, value: Any, what: str) -> str:

@@ -79,7 +79,7 @@ _FAILED = {
     "deadline": ("failed: its deadline {deadline} passed before it ended", "{conductor} retry {id}"),
     "last_step_failed": ("failed because its last step did: {failed}", "{conductor} retry {id}"),
     "compensation_failed": ("failed and could not undo everything: {failed}; undo that by hand", "{conductor} show {id}"),
-    "lane_busy": ("failed: lane {lane} did not admit it in time; nothing of it has run", "{conductor} retry {id}"),
+    "lane_busy": ("failed: lane {lane} did not admit it in time; nothing of it ran while it waited", "{conductor} retry {id}"),
 }
 _CANCELLED = {
     "expired": "was cancelled: nothing of it had begun when it expired",

@@ -90,10 +90,25 @@ class AttemptVerbs(Door):
             "stage_undo", partition_of(held.run_id), held.run_id, held.index, held.fence, held.generation, chunk, len(places), *places)[0]
         return word
 
-    def lease_ends(self, partition: int, refs: Sequence[str]) -> list[int]:
-        """When the leases of these attempts end, in ms; 0 where there is none."""
-        found: Any = self._read("ZMSCORE", self.keys.of(partition, "leases"), *refs) if refs else []
-        return [int(float(at or 0)) for at in found]
+    def last_lease(self, run_id: str, *, besides: str) -> int:
+        """When the last lease ends of a run, of its children and operations, and of theirs, in ms; 0 where there is none. The attempt
+        `besides` is not counted. All of a family live in one partition, and its leases are as many as attempts run there."""
+        leases = self.keys.of(partition_of(run_id), "leases")
+        homes = {str(member): str(member).partition(":")[0] for member in self._read("ZRANGE", leases, 0, -1) if member != besides}
+        above, unknown = {run_id: ""}, set(homes.values()) - {run_id}
+        while unknown:
+            found = self._command("read", [("HGET", self.keys.run(one), "up") for one in sorted(unknown)])
+            above |= {one: (up or "").partition(";")[0] for one, up in zip(sorted(unknown), found, strict=True)}
+            unknown = set(above.values()) - above.keys() - {""}
+
+        def is_of_it(one: str) -> bool:
+            while one and one != run_id:
+                one = above[one]
+            return one == run_id
+
+        mine = [member for member, home in homes.items() if is_of_it(home)]
+        ends: Any = self._read("ZMSCORE", leases, *mine) if mine else []
+        return max((int(float(at or 0)) for at in ends), default=0)
 
     def checkpoint_of(self, held: Attempt) -> str | None:
         """What an earlier attempt of the same step left."""

@@ -78,6 +78,7 @@ CATALOGUE: tuple[KeyKind, ...] = (
     KeyKind("queued:(retry|deferred_submit|scheduled_job)", "zset", "every script that moves an op", "a member with its claim or end"),
     KeyKind("budget:.+", "hash", "fire_due", "never"),
     KeyKind(_RUN + ":ops", "set", "start of an operation bound to it", "purge; a member with its end"),
+    KeyKind(_RUN + ":called", "set", "fire_due, where what is bound to it ends with it", "purge"),
     KeyKind(_RUN + ":undo", "list", "the plan of what is undone", "a member when its undo stands; purge"),
     KeyKind(_RUN + ":sig", "hash", "signal, advance", "purge"),
     KeyKind(_RUN + ":buf", "hash", "signal, advance of a parked run", "when its run is woken"),

@@ -13,9 +13,11 @@ from conductor.store.door import Door
 from conductor.store.reads import Source, read_now
 
 __all__ = [
-    "LimitVerbs", "LimitView", "Permit", "Permitted", "Wish", "home_of_limit", "list_limits", "read_limits",
+    "GAP_MS", "LimitVerbs", "LimitView", "Permit", "Permitted", "Wish", "home_of_limit", "list_limits", "read_limits",
     "wrong_in_limit",
 ]
+
+GAP_MS = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,8 @@ def home_of_limit(name: str, partitions: int) -> int:
 
 
 class LimitVerbs(Door):
-    """`queue` is that of the ready index, `queue!limit`."""
+    """`queue` is that of the ready index, `queue!limit`. `gap_ms`: how long a partition may go without a stall sweep before that is
+    taken for a time in which nobody could renew anything."""
 
     def ask(self, partition: int, queue: str, most: int = 50, enrolled: Sequence[Wish] = ()) -> list[Wish]:
         """What wants a permit and has not asked yet; `enrolled` have, and wait for their turn from now on."""
@@ -59,7 +62,7 @@ class LimitVerbs(Door):
 
     def permit(
         self, queue: str, *, most: int, terms: str = "", lease_ms: int = 15_000, returned: Sequence[tuple[str, str]] = (),
-        backs: Sequence[tuple[str, int]] = (), wants: Sequence[Wish] = (),
+        backs: Sequence[tuple[str, int]] = (), wants: Sequence[Wish] = (), gap_ms: int = GAP_MS,
     ) -> Permitted:
         """Give permits back (`done`, `unused`), hold keys back, queue wishes, and get up to `most` permits."""
         name = queue.partition("!")[2]
@@ -68,7 +71,7 @@ class LimitVerbs(Door):
         tail = [part for pair in (*returned, *backs) for part in pair]
         tail += [part for wish in wants for part in (wish.member, wish.score, wish.key)]
         _, _, queues, *lines = self._call(
-            "permit", home, name, queue, most, rate, per, concurrency, lease_ms, len(returned), len(backs), len(wants), *tail)
+            "permit", home, name, queue, most, rate, per, concurrency, lease_ms, gap_ms, len(returned), len(backs), len(wants), *tail)
         return Permitted([Permit(*line.split(";", 2)) for line in lines], self._pokes(home, queues))
 
     def take(self, partition: int, queue: str, member: str, want: Want) -> tuple[str, list[Attempt], list[Poke]]:
@@ -80,11 +83,11 @@ class LimitVerbs(Door):
         word: str = self._call_bare("keep_permit", home_of_limit(name, self.partitions), name, fence, lease_ms)[0]
         return word
 
-    def set_limit(self, name: str, terms: str, *, by_hand: bool, forget: bool = False) -> tuple[str, list[Poke]]:
+    def set_limit(self, name: str, terms: str, *, by_hand: bool, forget: bool = False, gap_ms: int = GAP_MS) -> tuple[str, list[Poke]]:
         """What holds from now on: OK, or BY_HAND where a person's word stands above the code's."""
         home = home_of_limit(name, self.partitions)
         rate, per, concurrency = (terms or ";;").split(";")
-        word, queues = self._call("set_limit", home, name, rate, per, concurrency, int(by_hand), int(forget))
+        word, queues = self._call("set_limit", home, name, rate, per, concurrency, int(by_hand), int(forget), gap_ms)
         return word, self._pokes(home, queues)
 
 

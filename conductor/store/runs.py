@@ -136,11 +136,11 @@ class RunVerbs(Door):
         told: str = self._call_bare("blanket", partition_of(run_id), run_id, int(on))[0]
         return told
 
-    def purge(self, run_id: str, *, due_only: bool = False, at_event: int | None = None) -> Moved:
+    def purge(self, run_id: str, *, due_only: bool = False, at_event: int | None = None, key: str = "") -> Moved:
         """Delete an ended run with all its keys; with `due_only` only if its retention is over (a retry may have given it a new end), with
-        `at_event` only if its log still ends there."""
+        `at_event` only if its log still ends there. `key` is the idempotency key that goes with it: `workflow[@lane]:key`."""
         seen = "" if at_event is None else at_event
-        return Moved(self._call("purge_run", partition_of(run_id), run_id, int(due_only), seen)[0])
+        return Moved(self._call("purge_run", partition_of(run_id), run_id, int(due_only), seen, key)[0])
 
 
 def _word(text: str) -> str:

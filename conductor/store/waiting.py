@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,18 +45,20 @@ class WaitVerbs(Door):
         return Answered(word, state, index, StepState.of(step) if step else None, self._pokes(partition, queues))
 
     def expire_idle(self, run_id: str, *, before: int = 0, dry: bool = False) -> tuple[str, int, list[Poke]]:
-        """Cancel an orphan whose patience is over, or that has not progressed since `before` (ms): OK, MOVED, ENDED or UNKNOWN, when it
-        progressed last, and who is to be woken: what its lane admits now, its parent."""
+        """Cancel an orphan whose patience is over, or that has not progressed since `before` (ms): OK, PARKED (it has to be brought
+        back first), MOVED, ENDED or UNKNOWN, when it progressed last, and who is to be woken: what its lane admits now, its parent."""
         partition = partition_of(run_id)
         word, _, at, queues = self._call_bare("expire_idle", partition, run_id, before or "", int(dry))
         return word, int(at or 0), self._pokes(partition, queues)
 
-    def orphans(self, *, before: int = 0, limit: int = 100) -> list[list[str]]:
-        """Orphans that are due, by partition, the longest idle first: by what they say themselves, or without progress since `before`.
-        One round trip, however many runs are active."""
+    def orphans(self, *, before: int = 0, limit: int = 100, skip: Mapping[int, int] | None = None) -> list[list[str]]:
+        """Orphans that are due, by partition, the longest idle first but for the first `skip` of one: by what they say themselves, or
+        without progress since `before`. One round trip, however many runs are active."""
+        behind = skip or {}
         tail, most = ("orphans", before) if before else ("orphans:due", self._milliseconds())
         return self._command("read", [
-            ("ZRANGEBYSCORE", self.keys.of(number, tail), "-inf", most, "LIMIT", 0, limit) for number in range(self.partitions)
+            ("ZRANGEBYSCORE", self.keys.of(number, tail), "-inf", most, "LIMIT", behind.get(number, 0), limit)
+            for number in range(self.partitions)
         ])
 
     def run_of_key(self, workflow: str, key: str, lane: str = "") -> str:

@@ -2,157 +2,130 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import random
-import signal
+import threading
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from conductor import Lane, Limit, Workflow
+from conductor import Lane, Workflow
 from conductor.declare.starting import start_options
-from conductor.runs.execute import Drainer
+from conductor.ids import home_of_name
 from conductor.runs.fsck import fsck
 from conductor.runs.start import start
-from conductor.settings import Settings
-from conductor.store.lanes import read_lane
-from conductor.store.limits import home_of_limit
-from conductor.sweeps.overdue import run_overdue
-from conductor.wiring import Engine, build_engine
+from conductor.store.lanes import read_lane, read_place
+from conductor.store.reads import read_run
+from tests.faults.gangs import FORK, PARTITIONS, Gang, engine_of
 from tests.support.server import ValkeyServer
 
-_FORK = multiprocessing.get_context("fork")
+_PLACES = 5
+_SAMPLE = """
+local lane, runs = KEYS[1], {}
+local active, queue = redis.call('SMEMBERS', lane .. ':active'), redis.call('ZRANGE', lane .. ':queue', 0, -1)
+for _, list in ipairs({active, queue}) do
+  for _, id in ipairs(list) do runs[#runs + 1] = redis.call('HGET', KEYS[2] .. id, 'st') end
+end
+return {active, queue, runs, redis.call('HKEYS', KEYS[3])}
+"""
 
 
-def _engine(url: str, namespace: str, flow: Workflow[Any]) -> Engine:
-    settings = Settings.load(
-        env_file=None, namespace=namespace, partitions=4, heartbeat_seconds=0.2, stall_sweep_seconds=0.1, due_sweep_seconds=0.05)
-    return build_engine(settings, url=url, workflows={flow.name: flow}, poke=lambda pokes: None)
+def _submit(url: str, namespace: str, flow: Workflow[Any], many: int, ledger: Path, barrier: Any) -> None:
+    """Many submitters in one process, each with a connection of its own; all of all processes begin at once."""
+    engine = engine_of(url, namespace, flow)
+    together = threading.Barrier(many + 1)
 
-
-def _write_permits(store: Any, ledger: Path) -> None:
-    """Keeps a ledger of the permits that a worker is given; one that goes back unused was not spent."""
-    real: Any = store.permit
-
-    def permit(*asked: Any, returned: Sequence[tuple[str, str]] = (), **options: Any) -> Any:
-        told = real(*asked, returned=returned, **options)
-        lines = [f"-{fence}\n" for fence, how in returned if how == "unused"] + [f"{one.fence}\n" for one in told.permits]
+    def one() -> None:
+        together.wait()
+        told = start(engine, flow, payload=flow.encode_input(), options=start_options("laned"))
         with ledger.open("a") as book:
-            book.write("".join(lines))
-        return told
+            book.write(f"{told.run_id}\n")
 
-    store.permit = permit
-
-
-def _worker(url: str, namespace: str, flow: Workflow[Any], queues: list[str], ledger: Path | None = None) -> None:
-    """Looks into every queue of every partition, as if each had been poked; sweeps what is overdue. Until it is killed."""
-    engine = _engine(url, namespace, flow)
-    if ledger is not None:
-        _write_permits(engine.store, ledger)
-    drainer = Drainer(engine, worker_name=str(os.getpid()))
-    while True:
-        for partition in range(4):
-            engine.store._client.hset(engine.store.keys.head(partition), "look", int(time.time() * 1000))
-            for queue in queues:
-                drainer.drain(partition, queue)
-        run_overdue(engine)
+    threads = [threading.Thread(target=one) for _ in range(many)]
+    for thread in threads:
+        thread.start()
+    barrier.wait()
+    together.wait()
+    for thread in threads:
+        thread.join()
 
 
-def _crew(number: int, *given: Any) -> list[Any]:
-    crew = [_FORK.Process(target=_worker, args=given, daemon=True) for _ in range(number)]
-    for one in crew:
-        one.start()
-    return crew
+class Watcher:
+    """Looks at a lane, each time in one script, and holds what it sees now against what it saw before."""
 
+    def __init__(self, store: Any, home: int) -> None:
+        self._store, self._home = store, home
+        of = store.keys.of
+        self._keys = [of(home, "lane:five"), of(home, "run:"), of(home, "active")]
+        self._rng = random.Random(11)
+        self.queue: list[str] = []
+        self.longest = self.most = self.asked = 0
 
-def _kill_one(crew: list[Any], rng: random.Random, *given: Any) -> None:
-    victim = crew.pop(rng.randrange(len(crew)))
-    os.kill(victim.pid, signal.SIGKILL)
-    victim.join()
-    crew += _crew(1, *given)
+    def look(self) -> list[str]:
+        active, queue, states, listed = self._store.client().eval(_SAMPLE, len(self._keys), *self._keys)
+        assert len(active) <= _PLACES, f"{len(active)} have a place"
+        assert set(listed) == set(active), "who has a place is not who is active"
+        assert not {"queued", "completed", None} & set(states[: len(active)]), f"a place is leaked: {states}"
+        assert set(states[len(active):]) <= {"queued"}
+        assert not queue or len(active) == _PLACES, "somebody waits while a place is free"
+        stayed = [run_id for run_id in self.queue if run_id in set(queue)]
+        assert stayed == self.queue[len(self.queue) - len(stayed):], "somebody was admitted before his turn"
+        assert stayed == queue[: len(stayed)], "somebody came to stand before those who had come before him"
+        self.queue = queue
+        self.longest, self.most = max(self.longest, len(queue)), max(self.most, len(active))
+        return list(queue)
+
+    def ask_a_position(self) -> None:
+        """What a queued run is told lies between where it stood before and where it stands after the question."""
+        if not (before := self.look()):
+            return
+        run_id = self._rng.choice(before)
+        run = read_run(self._store, run_id)
+        assert run is not None
+        told = read_place(self._store, run)
+        after = self.look()
+        at_least = after.index(run_id) + 1 if run_id in after else 0
+        assert at_least <= told.position <= before.index(run_id) + 1
+        self.asked += 1
 
 
 @pytest.mark.spec("LANE-1", "LANE-2")
-@pytest.mark.parametrize("many", [40, pytest.param(500, marks=[pytest.mark.faults, pytest.mark.timeout(300)])])
-def test_a_lane_of_five_holds_while_workers_are_killed(valkey: ValkeyServer, namespace: str, many: int) -> None:
-    flow: Workflow[Any] = Workflow("laned", lane=Lane("five", 5, None, None))
-    flow.add(lambda: time.sleep(0.02), name="work", lease_seconds=1)
-    given = (valkey.url(), namespace, flow, ["celery"])
-    engine, rng = _engine(*given[:3]), random.Random(7)
-    runs = [start(engine, flow, payload=flow.encode_input(), options=start_options("laned")).run_id for _ in range(many)]
-    store = engine.store
-    home, left = int(runs[0][-2:], 16), set(runs)
-    crew = _crew(3, *given)
+@pytest.mark.parametrize(("processes", "each"), [
+    (4, 10), pytest.param(20, 25, marks=[pytest.mark.faults, pytest.mark.timeout(400)]),
+])
+def test_a_lane_of_five_holds_under_many_submitters_while_workers_are_killed(
+    valkey: ValkeyServer, namespace: str, tmp_path: Path, processes: int, each: int
+) -> None:
+    """Submitters come while workers work, and all at once; more slots than places, so that it is the lane that holds them back."""
+    flow: Workflow[Any] = Workflow("laned", lane=Lane("five", _PLACES, None, None))
+    flow.add(lambda: time.sleep(0.05), name="work", lease_seconds=1)
+    engine = engine_of(valkey.url(), namespace, flow)
+    store, home, many = engine.store, home_of_name("lane:five", PARTITIONS), processes * each
+    ledger, barrier = tmp_path / "accepted", FORK.Barrier(processes)
+    gang = Gang(4, valkey.url(), namespace, flow, [[(home, "celery")]] * 2)
+    submitters = [
+        FORK.Process(target=_submit, args=(valkey.url(), namespace, flow, each, ledger, barrier), daemon=True) for _ in range(processes)]
+    ended, planned = store.keys.of(home, "ended:completed"), 4 + many // 50
+    watcher = Watcher(store, home)
     try:
-        until, kills, planned = time.monotonic() + 30 + many / 4, 0, 3 + many // 50
-        while left and time.monotonic() < until:
-            view = read_lane(store, home, "five")
-            if view is not None:
-                assert len(view.active) <= 5
-                assert list(view.queue) == [run_id for run_id in runs if run_id in view.queue], "the order of arrival is not kept"
-                assert not view.queue or runs.index(view.queue[0]) == many - len(view.queue), "somebody was admitted before his turn"
-            if kills < planned and many - len(left) > many * kills // (planned + 1):  # spread over the work, however fast it goes
-                _kill_one(crew, rng, *given)
-                kills += 1
-            left = {run_id for run_id in left if store.client().hget(store.keys.run(run_id), "st") != "completed"}
-            time.sleep(0.01)
-        assert not left
-        assert kills == planned
+        for one in submitters:
+            one.start()
+        until, done = time.monotonic() + 40 + many / 4, 0
+        while done < many and time.monotonic() < until:
+            watcher.ask_a_position()
+            done = int(store.client().zcard(ended))
+            if len(gang.killed) < planned and done > many * len(gang.killed) // (planned + 1):  # spread over the work
+                gang.kill_one()
+            time.sleep(0.005)
+        kills = len(gang.killed)
+        for one in submitters:
+            one.join(10)
     finally:
-        for one in crew:
-            os.kill(one.pid, signal.SIGKILL)
-            one.join()
+        gang.end()
+    runs = ledger.read_text().split()
+    assert (done, len(runs), kills) == (many, many, planned)
+    assert set(runs) == set(store.client().zrange(ended, 0, -1))
+    assert (watcher.most, watcher.longest > many // 4, watcher.asked >= 5) == (_PLACES, True, True), "the lane was never busy"
     assert read_lane(store, home, "five") is None
     assert fsck(engine) == []
-
-
-@pytest.mark.spec("LANE-3")
-@pytest.mark.parametrize(("rate", "many", "seconds"), [
-    ("20/s", 50, 2.0), pytest.param("500/m", 1200, 120.0, marks=[pytest.mark.faults, pytest.mark.timeout(400)]),
-])
-def test_a_limit_holds_while_workers_are_killed(
-    valkey: ValkeyServer, namespace: str, tmp_path: Path, rate: str, many: int, seconds: float
-) -> None:
-    """Judged by the permits: their fences are the moments at which the store gave them. No more of them in any window, and no more at once,
-    than the limit says; no attempt begins without one; and it gives as much as it may."""
-    begun, ledger = tmp_path / "begun", tmp_path / "permits"
-
-    def work() -> None:
-        with begun.open("a") as book:
-            book.write(f"{time.time()}\n")
-        time.sleep(0.03)
-
-    flow: Workflow[Any] = Workflow("limited", limit=Limit("outside", rate, concurrency=20))
-    flow.add(work, name="work", lease_seconds=1)
-    given = (valkey.url(), namespace, flow, ["celery!outside"], ledger)
-    engine, rng = _engine(*given[:3]), random.Random(7)
-    runs = [start(engine, flow, payload=flow.encode_input(), options=start_options("limited")).run_id for _ in range(many)]
-    store = engine.store
-    key = store.keys.of(home_of_limit("outside", 4), "limit:outside:permits")
-    left, crew = set(runs), _crew(4, *given)
-    try:
-        kill_at, until, kills = time.monotonic() + 0.4, time.monotonic() + 20 + 2 * seconds, 0
-        while left and time.monotonic() < until:
-            assert store.client().zcard(key) <= 20
-            if time.monotonic() > kill_at and kills < 3:
-                _kill_one(crew, rng, *given)
-                kill_at, kills = time.monotonic() + 0.5, kills + 1
-            left = {run_id for run_id in left if store.client().hget(store.keys.run(run_id), "st") != "completed"}
-            time.sleep(0.05)
-        assert not left
-    finally:
-        for one in crew:
-            os.kill(one.pid, signal.SIGKILL)
-            one.join()
-    told = [int(line) for line in ledger.read_text().split()]
-    unused = {-fence for fence in told if fence < 0}
-    at = sorted(fence for fence in told if fence > 0 and fence not in unused)
-    allowed, window = int(rate.partition("/")[0]), {"s": 1_000, "m": 60_000}[rate[-1]]
-    assert [at[n + allowed] - at[n] for n in range(len(at) - allowed) if at[n + allowed] - at[n] < window] == []
-    bodies = len(begun.read_text().split())
-    assert many <= bodies <= len(at) + kills, "a body began without a permit; a worker that is killed may have had one it did not write down"
-    assert at[-1] - at[0] <= (many / allowed) * window * 1.2 + 2_000, "the limit gives less than it should"

@@ -35,6 +35,7 @@ class Away:
 
     snapshot: Snapshot
     letters: dict[int, str]
+    orphan: bool
     answered: set[int] = field(default_factory=set)
     said: bool = False
 
@@ -107,7 +108,7 @@ class ParkedVerbs:
 
     def left(self, run_id: str, held: Snapshot, orphan: float | None) -> None:
         letters = {one.index: self.letter(held, one.index) for one in self.play.graphs[run_id].nodes}
-        self.away[run_id] = Away(held, letters)
+        self.away[run_id] = Away(held, letters, orphan is not None)
         self.seen["parked"] += 1
         assert self.store.park(held) == "OK", "asked again, it says the same"
         assert self.store.start(self.new[run_id], self.play.graphs[run_id]).word == "EXISTS" if run_id in self.new else True
@@ -154,6 +155,7 @@ class ParkedVerbs:
         if seldom == 2 and self.state(run_id) != "cancelled":
             assert self.store.lose_stub(run_id, self.away[run_id].snapshot.n).word == "OK"
             assert self.state(run_id) == "paused"
+            self.away[run_id].orphan = False
             assert self.store.lose_stub(run_id, self.away[run_id].snapshot.n + 1).word == "CHANGED"
             self.seen["archive_missing"] += 1
 
@@ -165,7 +167,7 @@ class ParkedVerbs:
         one.said = True
         self.seen["said to a stub"] += 1
         if index is not None:
-            one.letters[index] = "R"
+            one.letters[index], one.orphan = "R", False
         if agent and index is not None:
             one.answered.add(index)
 
@@ -184,10 +186,12 @@ class ParkedVerbs:
         assert set(self.client.zrange(of(0, "wake"), 0, -1)) <= set(self.away)
         for run_id, one in self.away.items():
             assert not self.client.exists(self.store.keys.run(run_id))
-            assert [tail for tail in ("runs", "progress", "orphans", "orphans:due") if self.client.zscore(of(0, tail), run_id)] == []
+            assert [tail for tail in ("runs", "progress") if self.client.zscore(of(0, tail), run_id)] == []
             assert [member for member in self.client.zrange(of(0, "due"), 0, -1) if run_id in str(member)] == []
             stub = read_stub(self.store, run_id)
             assert stub is not None
+            entries = [self.client.zscore(of(0, tail), run_id) is not None for tail in ("orphans", "orphans:due")]
+            assert entries == [one.orphan and stub.state is RunState.WAITING_SIGNAL] * 2, "the idle index holds exactly the orphans"
             if (one.said or stub.state is RunState.CANCELLED) and stub.state is not RunState.PAUSED:
                 due = self.client.zscore(of(0, "wake"), run_id)
                 assert due is not None and due <= self.play.now() + 5000, "something was said to it and nobody is to wake it"

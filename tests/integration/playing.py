@@ -182,7 +182,7 @@ class Player:
 
     def plan(self, held: Attempt) -> int:
         """Stage what a worker would, two places to a chunk."""
-        places, _ = plan_undos(self.graphs[held.run_id], parse_all(self.log(held.run_id)))
+        places = plan_undos(self.graphs[held.run_id], parse_all(self.log(held.run_id)))
         for number, first in enumerate(range(0, max(1, len(places)), 2)):
             self.store.stage_undo(held, number, places[first : first + 2])
         return len(places)

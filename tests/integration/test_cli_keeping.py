@@ -21,6 +21,7 @@ from conductor.cli import exits, group
 from conductor.declare import registry
 from conductor.runs.execute import Drainer
 from conductor.store import Want
+from conductor.sweeps.overdue import run_overdue
 from conductor.sweeps.retention import sweep_retention
 from conductor.sweeps.stalled import sweep_stalled
 from tests.integration.shop import Shop
@@ -130,6 +131,23 @@ def test_doctor_tells_settings_with_sources_and_checks(shop: Shop) -> None:
     assert checks["sweeps"] == "warn"
     assert (checks["broker"], checks["workers"]) == ("ok", "warn")
     assert "WHAT TO DO" in shop.ok("doctor")
+
+
+@pytest.mark.spec("REC-5")
+def test_doctor_measures_each_sweep_by_its_own_interval(shop: Shop, valkey: ValkeyServer) -> None:
+    run_overdue(shop.engine)
+    key, (seconds, _) = shop.engine.store.keys.of(0, "sweeps"), valkey.client().time()
+
+    def told(**minutes: float) -> tuple[str, str]:
+        valkey.client().hset(key, mapping={name: int((seconds - 60 * ago) * 1000) for name, ago in minutes.items()})
+        (check,) = [one for one in shop.json("doctor")["checks"] if one["name"] == "sweeps"]
+        return check["status"], check["found"]
+
+    status, found = told(recover=600, orphan_blobs=50, idle=59)
+    assert status == "ok" and "idle 59" in found and "recover" not in found
+    status, found = told(idle=200)
+    assert status == "warn" and found.endswith("late: idle")
+    assert told(idle=1, stalled=2)[0] == "warn"
 
 
 @pytest.mark.spec("SET-1", "SET-3")

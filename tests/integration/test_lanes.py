@@ -294,7 +294,7 @@ def test_both_refusals_are_typed(store: Store) -> None:
     with pytest.raises(LaneBusy, match="not admitted by lane desk in time") as busy:
         Handle(made.engine, second).get(5)
     assert (busy.value.code, busy.value.reason) == ("lane_busy", "lane_busy")
-    assert "lane desk did not admit it" in why(view_run(store, second)).sentence
+    assert "lane desk did not admit it in time; nothing of it ran while it waited" in why(view_run(store, second)).sentence
     begin()
     with pytest.raises(LaneFull):
         retry_run(made.engine, second)

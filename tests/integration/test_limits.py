@@ -11,6 +11,7 @@ import pytest
 from pydantic import BaseModel
 
 from conductor import DeclarationError, Limit, RetryAfter, Workflow, capability
+from conductor.declare import registry
 from conductor.declare.starting import start_options
 from conductor.errors import BadInput
 from conductor.ids import new_run_id
@@ -18,6 +19,7 @@ from conductor.records import Attempt, NodeKind, OutcomeKind
 from conductor.runs.fsck import fsck
 from conductor.runs.read import view_run
 from conductor.runs.start import start
+from conductor.runs.waiting import signal
 from conductor.runs.why import why
 from conductor.store import Store
 from conductor.store.limits import home_of_limit, read_limits
@@ -323,6 +325,72 @@ def test_a_stalled_holder_gives_its_permit_back_after_its_step_has_asked_again(s
     told = store.permit(queue, most=1, terms=";;1", returned=[(permit.fence, "done")])
     (anew,) = store.take(0, queue, told.permits[0].member, play.want(queue=queue))[1]
     assert anew.fence > stalled.fence
+
+
+def _asks(limit: Limit | None) -> Workflow[Any]:
+    with registry.isolated():  # the same workflow before and after its limit left the code
+        flow: Workflow[Any] = Workflow("asks", input=int)
+        go = flow.wait("go", int)
+        options = {} if limit is None else {"limit": limit}
+
+        @flow.step(after=[go], **options)
+        def ask(number: int) -> int:
+            return number + 1
+
+        return flow
+
+
+@pytest.mark.spec("WF-10")
+@pytest.mark.parametrize("terms", ["1;60000;", ""])
+def test_a_run_goes_on_whose_limit_has_left_the_code(store: Store, terms: str) -> None:
+    """Under the terms in its own graph, since all that the store knew of the limit has gone. Where there are none, nothing holds it."""
+    old, new = _asks(Limit("ai", "1/m")), _asks(None)
+    if not terms:
+        object.__setattr__(old.graph.nodes[1], "limit_terms", "")  # as a release wrote it that did not keep them
+    before, after = Shift(store, old), Shift(store, new)
+    pokes: list[Any] = []
+    after.engine.poke = before.engine.poke = pokes.extend
+    runs = [start(before.engine, old, payload=old.encode_input(1), options=start_options("asks")).run_id for _ in range(2)]
+    assert read_limits(store) == []
+    worker = after.worker()
+    for run_id in runs:
+        signal(after.engine, run_id, "go", 1)
+    for _ in range(20):
+        while pokes:
+            poke = pokes.pop(0)
+            worker.drain(poke.partition, poke.queue)
+    done = Counter(after.state(run_id) for run_id in runs)
+    assert done == ({"completed": 1, "running": 1} if terms else {"completed": 2})
+    assert [view.terms for view in read_limits(store)] == ([terms] if terms else [])
+    assert fsck(after.engine) == []
+
+
+def test_no_permit_is_taken_for_lost_while_nobody_could_renew_it(store: Store) -> None:
+    """The store was away for longer than a permit's lease; its holders go on, and each would be joined by another."""
+    play, queue = Player(store), "q!ai"
+    for _ in range(2):
+        play.start(graph_of(node(0, limit="ai")))
+    wishes = store.ask(0, queue)
+    (permit,) = store.permit(queue, most=1, terms=";;1", wants=wishes).permits
+    store.ask(0, queue, enrolled=[wish for wish in wishes if wish.member != permit.member])
+    home, client = home_of_limit("ai", store.partitions), store.client()
+    head, permits = store.keys.head(home), store.keys.of(home, "limit:ai:permits")
+    now = client.time()[0] * 1000
+
+    def given() -> int:
+        return len(store.permit(queue, most=1, terms=";;1").permits)
+
+    client.zadd(permits, {permit.fence: now - 2_000})  # as after a gap: its lease is over
+    client.hset(head, "look", now - 20_000)  # and no sweep has looked since
+    assert given() == 0
+    store.expire_leases(home)  # the sweep looks, and leaves all leases alone for as long as one lasts
+    assert given() == 0
+    assert store.keep_permit("ai", permit.fence, 15_000) == "OK"
+    client.zadd(permits, {permit.fence: now - 2_000})
+    client.hset(head, "calm", now - 1)
+    assert int(client.zscore(store.keys.of(home, "due"), f"limit:{queue}") or 0) >= now
+    assert given() == 1
+    assert store.keep_permit("ai", permit.fence, 15_000) == "LOST"
 
 
 def test_a_poke_that_is_lost_when_there_is_room_again_is_sent_again(store: Store) -> None:

@@ -252,7 +252,8 @@ class Verbs(Recount, ParkedVerbs, LimitedVerbs, RuleBasedStateMachine):
             return
         run_id = self.runs[pick % len(self.runs)]
         if run_id in self.away:
-            assert self.store.expire_idle(run_id, before=2**52)[0] == "UNKNOWN"
+            due = self.client.zscore(self.store.keys.of(0, "orphans:due"), run_id)
+            assert self.store.expire_idle(run_id, before=2**52)[0] == ("PARKED" if due is not None and due < 8e15 else "MOVED")
             return
         graph, before = self.play.graphs[run_id], self.state(run_id)
         waiting = [one for one in graph.nodes if self.play.step(run_id, one.index) == "W"]

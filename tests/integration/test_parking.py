@@ -293,6 +293,54 @@ def test_a_parked_orphan_is_expired_in_its_time(shop: Waiting) -> None:
     shop.sound()
 
 
+@pytest.mark.spec("IDLE-4", "IDLE-5")
+def test_parked_orphans_are_in_the_idle_index_and_seen_by_a_threshold_of_a_call(shop: Waiting, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many they are: those behind them are met in the same sweep."""
+    monkeypatch.setattr("conductor.sweeps.idle._BATCH", 1)
+    client = shop.engine.store.client()
+    away, live = [shop.parked("asked") for _ in range(5)], registry.declared["asked"].apply_async().id
+    waits = shop.parked()
+    for orphan in [*away, live]:
+        client.zincrby(shop.key(orphan, "orphans"), -2 * 3_600_000, orphan)
+        client.hincrby(shop.engine.store.keys.run(orphan), "pg", -2 * 3_600_000) if orphan == live else None
+    shop.sound()
+    assert sweep_idle(shop.engine, older_than_hours=3).count == 0
+    assert sweep_idle(shop.engine, older_than_hours=1, dry_run=True).count > 0
+    assert all(not shop.is_there(orphan) for orphan in away)
+    assert sweep_idle(shop.engine, older_than_hours=1).causes == (f"{live} idle_timeout",)  # those that were parked had not been idle that long
+    report = sweep_idle(shop.engine, older_than_hours=0)
+    assert sorted(report.causes) == sorted(f"{orphan} idle_timeout" for orphan in away)
+    assert {shop.state(orphan) for orphan in away} == {"cancelled"}
+    assert not shop.is_there(waits)
+    shop.sound()
+
+
+@pytest.mark.spec("IDLE-4", "IDLE-5")
+def test_a_parked_orphan_that_was_answered_cancelled_or_lost_is_none_any_more(shop: Waiting, monkeypatch: pytest.MonkeyPatch) -> None:
+    answered, cancelled, away, unread = (shop.parked("asked") for _ in range(4))
+    advance(shop.engine, answered, "draft", {"by": "bot"})
+    shop.conductor.cancel(cancelled)
+    archive = shop.engine.archive.open()
+    row = archive.get(away, with_snapshot=True)
+    archive.delete([away])
+
+    def gone(*_: Any, **__: Any) -> Any:
+        raise ArchiveUnreachable(url="sqlite", problem="away", remedy="wait")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(archive), "get", gone)
+        assert sweep_idle(shop.engine, older_than_hours=0).count == 0  # what cannot be read is left, and stays due
+    assert sweep_idle(shop.engine, older_than_hours=0).causes == (f"{unread} idle_timeout",)
+    assert (shop.state(unread), shop.state(away)) == ("cancelled", "paused")
+    shop.ends(answered)
+    assert shop.state(cancelled) == "cancelled"
+    archive.put([row])
+    shop.conductor.resume(away)
+    sweep_parked(shop.engine)
+    assert sweep_idle(shop.engine, older_than_hours=0).causes == (f"{away} idle_timeout",)
+    shop.sound()
+
+
 Meanwhile = Callable[[Waiting, str], Any]
 _MOVES: dict[str, Meanwhile] = {
     "signal": lambda shop, run_id: shop.say(run_id, "approval", "ada"),

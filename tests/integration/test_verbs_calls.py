@@ -51,7 +51,7 @@ def test_every_numbered_verb_repeats_its_answer(play: Player, name: str) -> None
     beat = (held.run_id, held.index, "", held.fence, held.generation, held.lease_ms)
     args = {
         "pause_run": (run_id, "x", "", ""), "resume_run": (run_id, "", ""), "heartbeat": (1, *beat), "expire_leases": (10, 0, 3), "fire_due": (10,),
-        "repoke": (0,), "hold": ("all", "x"), "purge_run": (run_id, 0, ""),
+        "repoke": (0,), "hold": ("all", "x"), "purge_run": (run_id, 0, "", ""),
     }[name]
     first = play.raw(name, 9, *args)
     logs = [play.log(one) for one in (run_id, due)]

@@ -173,7 +173,7 @@ class Crew:
         return child
 
     def _plan(self, held: Attempt, graph: Graph) -> int:
-        places, _ = plan_undos(graph, parse_all(self.store.log_of(held.run_id)))
+        places = plan_undos(graph, parse_all(self.store.log_of(held.run_id)))
         for number, first in enumerate(range(0, max(1, len(places)), 3)):
             self.store.stage_undo(held, number, places[first : first + 3])
         return len(places)

@@ -79,7 +79,10 @@ local function record_outcome(at)
   local run = run_of(id)
   local rec = run and record(run, index, item)
   local answer = answer_for(run, rec, f, generation)
-  if run and run.ph == 'C' and answer == 'CANCELLED' then let_go(run, index, item, rec, f) end
+  if answer == 'CANCELLED' then
+    if unbound(run) then end_unbound(run) end
+    let_go(run, index, item, rec, f)
+  end
   if answer ~= 'OK' then return answer end
   known[id] = true
   rec.ran = ran

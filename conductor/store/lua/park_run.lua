@@ -30,5 +30,5 @@ save_stub({id = run_id, n = n, g = int(run.g), h = run.h, st = NIL, wy = NIL, ac
 if wake_at < 8000000000000000 then redis.call('ZADD', P .. 'wake', int(wake_at), run_id) end
 unlink_all(keys_of(run))
 redis.call('HDEL', P .. 'active', run_id)
-for _, index in ipairs({'runs', 'progress', 'orphans', 'orphans:due'}) do redis.call('ZREM', P .. index, run_id) end
+for _, index in ipairs({'runs', 'progress'}) do redis.call('ZREM', P .. index, run_id) end  -- an orphan stays one
 return {'OK'}

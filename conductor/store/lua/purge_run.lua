@@ -1,11 +1,17 @@
 -- purge_run: a run that has ended leaves the store with all its keys; its graph goes with the last run that used it.
 -- `at_event` is given by who has put it into the archive: a run that a retry has moved since is not what was put (CHANGED).
---! args: caller number run_id due_only at_event
+-- Whoever erases it names its `key` (workflow, lane and key), which goes too, also where the run itself had left: no start finds it any more.
+--! args: caller number run_id due_only at_event key
 --! use: partition clock token run step whole
 --! result: OK | NOT_ENDED | NOT_DUE | CHANGED | UNKNOWN
 if told then return told end
 local run = run_of(run_id)
-if not run then return tell({'UNKNOWN'}) end
+local function drop_key()
+  if key == NIL then return end
+  local name = P .. 'key:' .. key
+  if string.sub(redis.call('GET', name) or NIL, 1, #run_id) == run_id then redis.call('DEL', name) end
+end
+if not run then drop_key(); return tell({'UNKNOWN'}) end
 if not ended(run) then return tell({'NOT_ENDED'}) end
 
 if due_only == '1' and num(redis.call('ZSCORE', P .. 'ended:' .. run.st, run_id)) > now then return tell({'NOT_DUE'}) end
@@ -24,4 +30,5 @@ unlink_all(keys_of(run))
 redis.call('ZREM', P .. (is_op(run) and 'ops' or 'runs'), run_id)
 for state in pairs(TERMINAL) do redis.call('ZREM', P .. 'ended:' .. state, run_id) end
 forget_graph(run.h)
+drop_key()
 return tell({'OK'})

@@ -27,7 +27,7 @@ if stub then redis.call(unpack(stub.bl == NIL and {'HDEL', RUN, 'bl'} or {'HSET'
 local run = run_of(run_id)
 if not stub then redis.call('HINCRBY', P .. 'graphs', graph, 1) end
 redis.call('ZADD', P .. (is_op(run) and 'ops' or 'runs'), int(run.t), run_id)
-if run.k ~= NIL then
+if run.k ~= NIL and not ended(run) then
   -- Its key may have been taken by another run while this one was lost.
   local key = key_of(run)
   local owner = redis.call('GET', key)
@@ -35,14 +35,18 @@ if run.k ~= NIL then
   elseif string.sub(owner, 1, #run_id) ~= run_id then set(run, 'k', NIL) end
 end
 if not stub or stub.st ~= RUN_CANCELLED then regain_place(run) end  -- one that was cancelled as a stub has left its lane
-if run.st ~= RUN_QUEUED then
+-- One that has ended was brought back for somebody who has still to say what with: it is left to him for a while.
+if ended(run) then
+  local keep = num(redis.call('HGET', RUN, run.st == RUN_COMPLETED and 'rc' or 'rf'))
+  redis.call('ZADD', P .. 'ended:' .. run.st, int(math.max(num(redis.call('HGET', RUN, 'e')) + keep, now + 600000)), run_id)
+elseif run.st ~= RUN_QUEUED then
   redis.call('HSET', P .. (is_op(run) and 'ops:open' or 'active'), run_id,
     table.concat({run.st, run.w, int(run.pg), run.is, run.ot, run.s}, ';'))
 end
 if run.is ~= NIL and run.oa == run.o then
   redis.call('ZADD', P .. 'orphans', int(run.pg), run_id)
   redis.call('ZADD', P .. 'orphans:due', int(run.pg + longest_wait(run)), run_id)
-elseif run.is == NIL and not is_op(run) and run.st ~= RUN_QUEUED then redis.call('ZADD', P .. 'progress', int(run.pg), run_id) end
+elseif run.is == NIL and not is_op(run) and run.st ~= RUN_QUEUED and not ended(run) then redis.call('ZADD', P .. 'progress', int(run.pg), run_id) end
 
 if stub then
   for i = 1, num(redis.call('HGET', stub.buffer, 'n')) do

@@ -45,7 +45,7 @@ end
 local function keep_for(stub, taken, mark, payload, ...)
   local number = redis.call('HINCRBY', stub.buffer, 'n', 1)
   redis.call('HSET', stub.buffer, number, table.concat({...}, '\n'), number .. 'p', payload, mark[1], mark[2])
-  if taken then redis.call('HSET', stub.buffer, '^' .. taken, '1') else redis.call('HINCRBY', stub.buffer, 'e', 1) end
+  if taken then leave_orphans(stub.id); redis.call('HSET', stub.buffer, '^' .. taken, '1') else redis.call('HINCRBY', stub.buffer, 'e', 1) end
   wake_soon(stub)
 end
 -- Whether a signal had come before, to the run or to its stub, and how many wait for their wait.

@@ -1,9 +1,6 @@
 -- Choosing: what became ready in this call first, unless something more urgent stands in the index; then the index itself.
 local function refuse(run, index, rec, d, entry)
-  if unbound(run) and not ended(run) then
-    emit(run, 'K', 'run_ended', 'engine')
-    finish(run, RUN_CANCELLED, 'run_ended')
-  end
+  if unbound(run) then end_unbound(run) end
   if ended(run) or not rec or (rec.state ~= READY and d.kind ~= 'e') then return true end
   if d.kind == 'e' and (rec.state ~= READY and rec.state ~= RUNNING) then return true end
   if d.kind == 'e' and each_of(run, index).listed < 1 then return true end

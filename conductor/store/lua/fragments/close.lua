@@ -35,6 +35,12 @@ local function end_run(run, state, reason)
   emit(run, 'e', state, reason)
   finish(run, state, reason)
 end
+-- What is bound to a run that has ended, fails or lives in another generation ends with it: here, by whoever meets it first.
+local function end_unbound(run)
+  if ended(run) then return end
+  emit(run, 'K', 'run_ended', 'engine')
+  finish(run, RUN_CANCELLED, 'run_ended')
+end
 
 -- Last steps run one after the other, before the run ends, and know its outcome.
 local function next_hook(run)

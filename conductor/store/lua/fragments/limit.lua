@@ -29,7 +29,12 @@ local function give_up(permit, unused, lost)
   if lost then enqueue(queue, member, score, key) end
 end
 local function reclaim()
+  if calm_until() > now then return end
   for _, permit in ipairs(redis.call('ZRANGEBYSCORE', LIMIT .. ':permits', '-inf', int(now), 'LIMIT', 0, 100)) do give_up(permit, false, true) end
+end
+local function next_lapse()
+  local ends = tonumber(redis.call('ZRANGE', LIMIT .. ':permits', 0, 0, 'WITHSCORES')[2] or NIL)
+  return ends and math.max(ends, calm_until())
 end
 
 -- Never more than `rate` in any window of `per`: what was given in a slice that has not wholly left the window counts.
@@ -47,7 +52,7 @@ local function spent_in(terms)
   return sum, oldest
 end
 local function room(terms)
-  if not terms.known then return 0 end
+  if not terms.known then return 1000 end  -- whoever tells a wish tells its terms; where nobody knows any, nothing holds
   local open = terms.concurrency and terms.concurrency - redis.call('ZCARD', LIMIT .. ':permits') or 1000
   return math.min(open, terms.rate and terms.rate - spent_in(terms) or open)
 end
@@ -98,11 +103,11 @@ local function look_again(queue, terms, open)
     elseif terms.known then
       local sum, oldest = spent_in(terms)
       if terms.rate and sum >= terms.rate and oldest then earlier(math.ceil((oldest + SLICES + 1) * terms.per / SLICES))
-      else earlier(tonumber(redis.call('ZRANGE', LIMIT .. ':permits', 0, 0, 'WITHSCORES')[2] or NIL)) end
+      else earlier(next_lapse()) end
     end
   end
   earlier(tonumber(redis.call('ZRANGE', LIMIT .. ':aside:' .. queue, 0, 0, 'WITHSCORES')[2] or NIL))
-  earlier(tonumber(redis.call('ZRANGE', LIMIT .. ':permits', 0, 0, 'WITHSCORES')[2] or NIL))
+  earlier(next_lapse())
   if when then redis.call('ZADD', due, int(when), 'limit:' .. queue)
   else redis.call('ZREM', due, 'limit:' .. queue); redis.call('SREM', LIMIT .. ':queues', queue) end
 end

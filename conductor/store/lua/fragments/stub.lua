@@ -12,7 +12,13 @@ local function stub_of(id)
   stub.k = rest
   return stub
 end
+-- A parked orphan stands in its index until it is over, paused, or has got its answer; when it is back its record decides again.
+local function leave_orphans(id)
+  redis.call('ZREM', P .. 'orphans', id)
+  redis.call('ZREM', P .. 'orphans:due', id)
+end
 local function save_stub(stub)
+  if stub.st ~= '' then leave_orphans(stub.id) end
   local parts = {}
   for i, name in ipairs(STUB) do parts[i] = i < #STUB and (string.gsub(stub[name], ';', ',')) or stub[name] end
   redis.call('HSET', P .. 'parked', stub.id, table.concat(parts, ';'))

@@ -47,10 +47,15 @@ local function undo_ended(run, index, item, rec, state, d)
   stand(run, at, descriptor(run, at), of)
 end
 
--- The run is being undone, and what an attempt of it did is in doubt as long as it may go on. Its holder says that it has ended: whoever
--- waits for its lease need not.
+-- The run is being undone, or one above it is, and what its attempts do is in doubt as long as they may go on. The holder of this one says that
+-- it has ended: whoever waits for its lease need not.
 local function let_go(run, index, item, rec, f)
   if not rec or rec.fence ~= f or rec.state ~= RUNNING then return end
   unleased[#unleased + 1] = ref(run, index, item)
-  redis.call('ZADD', P .. 'due', 'XX', int(now), 'retry:' .. ref(run, undo_of(run), NIL))
+  for _ = 0, DEPTH + 1 do
+    if run.ph == 'C' then redis.call('ZADD', P .. 'due', 'XX', int(now), 'retry:' .. ref(run, undo_of(run), NIL)) end
+    if run.up == NIL then return end
+    run = above(run)
+    if not run then return end
+  end
 end

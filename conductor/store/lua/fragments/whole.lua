@@ -1,7 +1,7 @@
 -- The names of everything a run has under its own name, so that it goes as a whole.
 local function keys_of(run)
   local found = {run.key}
-  for _, tail in ipairs({'log', 'err', 'live', 'cp', 'held', 'once', 'ops', 'sig', 'undo'}) do found[#found + 1] = run.key .. ':' .. tail end
+  for _, tail in ipairs({'log', 'err', 'live', 'cp', 'held', 'once', 'ops', 'called', 'sig', 'undo'}) do found[#found + 1] = run.key .. ':' .. tail end
   local nodes = redis.call('HLEN', P .. 'graph:' .. run.h) - 1
   for n = 1, math.floor(math.max(0, nodes - 1) / 32) do found[#found + 1] = run.key .. ':s' .. n end
   for _, index in ipairs(list_of(redis.call('HGET', run.key, 'es') or NIL)) do
