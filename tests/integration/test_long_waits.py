@@ -12,9 +12,11 @@ import pytest
 from conductor import Workflow
 from conductor.declare import registry
 from conductor.runs.fsck import fsck
-from conductor.runs.parking import park
+from conductor.runs.parking import park, wake
 from conductor.runs.recover import recover
 from conductor.runs.waiting import signal
+from conductor.store import Store
+from conductor.store.stubs import Stub, read_stub
 from conductor.sweeps.checkpoints import lag_ms, sweep_checkpoints
 from conductor.sweeps.idle import sweep_idle
 from conductor.sweeps.overdue import run_overdue
@@ -135,3 +137,19 @@ def test_a_wait_of_three_days_outlives_sweeps_and_recoveries(shop: Patience, own
     assert [line.split(";")[-1] for line in shop.engine.store.log_of(late) if line.startswith("f;")] == ["wait_timeout"]
     assert shop.settled == ["yes"]
     assert [str(one) for one in fsck(shop.engine)] == []
+
+
+@pytest.mark.spec("IDLE-6", "WF-5")
+def test_a_word_that_comes_in_the_moment_of_waking_is_heard(shop: Patience, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its record was not there, and now its stub is not: it is not unknown for that."""
+    run_id = shop.waiting()
+    assert park(shop.engine, [run_id], shop.engine.store._now()) == [run_id]
+
+    def too_late(store: Store, asked: str) -> Stub | None:
+        monkeypatch.undo()
+        assert wake(shop.engine, asked)[0] == "OK"
+        return read_stub(store, asked)
+
+    monkeypatch.setattr("conductor.runs.parking.read_stub", too_late)
+    assert signal(shop.engine, run_id, "word", "yes", signal_id="s").word == "taken"
+    eventually(lambda: shop.turned() and shop.state(run_id) == "completed", 10, what="the word ends it")
