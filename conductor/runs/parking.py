@@ -103,4 +103,4 @@ def run_or_stub(engine: Engine, run_id: str) -> RunRecord | None:
     found = read_run(engine.store, run_id)
     if found is None and (stub := read_stub(engine.store, run_id)) is not None:
         return stub.as_run()
-    return found
+    return found or read_run(engine.store, run_id)  # it may have woken between the two looks

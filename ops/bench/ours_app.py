@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 import redis
@@ -15,6 +16,7 @@ from pydantic import BaseModel
 
 from conductor import Conductor, Workflow
 from conductor.declare.capability import capability
+from conductor.sweeps.idle import sweep_idle
 from ops.bench.works import NAP_SECONDS, Work, span
 
 __all__ = ["app", "conductor", "connect"]
@@ -40,6 +42,13 @@ one: Workflow[Number] = Workflow("one", input=Number)
 @one.step
 def only(number: Number) -> int:
     return number.n
+
+
+# What an idle sweep meets most: runs that wait, and are not due.
+asked: Workflow[None] = Workflow("asked")
+asked.agent("answer", int)
+told: Workflow[None] = Workflow("told")
+told.wait("word", int)
 
 
 @capability("bench_op", retry="replay")
@@ -187,18 +196,34 @@ class ConductorPlug:
         totals = [worker["total"] for worker in found.values()]
         return {"tasks": {name: sum(total.get(name, 0) for total in totals) for name in {key for total in totals for key in total}}}
 
-    def idle_sweep(self, runs: int, looks: int) -> dict[str, Any]:
-        """Milliseconds of each look over the whole store while so many active runs wait for tomorrow."""
+    def idle_sweeps(self, runs: int, looks: int) -> dict[str, Any]:
+        """Milliseconds of each idle sweep, and of each look over the whole store, while so many active runs wait."""
         for number in range(self.outstanding(), runs):
-            one.apply_async(Number(n=number), countdown=86_400)
+            match number % 3:
+                case 0:
+                    asked.delay()
+                case 1:
+                    told.delay()
+                case _:
+                    one.apply_async(Number(n=number), countdown=86_400)
         if (active := self.outstanding()) != runs:
             raise AssertionError(f"{active} active runs instead of {runs}")
-        store, found = conductor.engine.store, []
-        for _ in range(looks):
-            began = time.perf_counter()
-            store.glance()
-            found.append(1000 * (time.perf_counter() - began))
-        return {"milliseconds": found}
+        return {"sweep": _times(_swept_nothing, looks), "look": _times(conductor.engine.store.glance, looks)}
+
+
+def _times(work: Callable[[], object], count: int) -> list[float]:
+    found = []
+    for _ in range(count):
+        began = time.perf_counter()
+        work()
+        found.append(1000 * (time.perf_counter() - began))
+    return found
+
+
+def _swept_nothing() -> None:
+    report = sweep_idle(conductor.engine)
+    if not report.ran or report.count:
+        raise AssertionError(f"an idle sweep with nothing due, alone: {report}")
 
 
 def connect() -> ConductorPlug:

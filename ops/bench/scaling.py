@@ -22,18 +22,14 @@ def share_of_linear(bed: Bed, size: Size) -> float:
     return NAP_SECONDS * items / bed.processes / statistics.median(bed.series(nap_fan(items), 2))
 
 
-def _idle_sweep(bed: Bed, runs: int) -> float:
-    """Milliseconds of a look that finds nothing due, with so many active runs that wait for tomorrow."""
-    found = bed.ask("custom", verb="idle_sweep", runs=runs, looks=200, patience=7200)["milliseconds"]
-    return float(statistics.median(found))
+def _idle_sweep(bed: Bed, runs: int, what: str) -> float:
+    """Milliseconds, with so many active runs that wait and nothing due: of the idle `sweep`, or of the `look` before all sweeps."""
+    found = bed.once(f"idle {runs}", lambda: bed.ask("custom", verb="idle_sweeps", runs=runs, looks=200, patience=7200))
+    return float(statistics.median(found[what]))
 
 
-def idle_sweep(bed: Bed, size: Size) -> float:
-    return _idle_sweep(bed, 1_000_000 if size.million else 100_000)
-
-
-def idle_sweep_small(bed: Bed, size: Size) -> float:
-    return _idle_sweep(bed, 10)
+def _waits(what: str, *, many: bool) -> Callable[[Bed, Size], float]:
+    return lambda bed, size: _idle_sweep(bed, 10 if not many else 1_000_000 if size.million else 100_000, what)
 
 
 def _latencies(bed: Bed, run: Callable[[], object]) -> dict[str, dict[str, float]]:
@@ -83,12 +79,13 @@ ROWS = [
         )
         for count in (2, 4, 8)
     ),
-    Row(
-        "sweep-10", "a sweep with nothing due, 10 active runs", "ms", idle_sweep_small, more_is_better=False, layout=_SWEPT, slow=True,
-    ),
-    Row(
-        "sweep", "a sweep with nothing due, 100,000 active runs (1,000,000 with --full)", "ms", idle_sweep, more_is_better=False, most=1.0,
-        layout=_SWEPT, slow=True,
+    *(
+        Row(
+            f"{what}{'' if many else '-10'}", f"{work}, {'100,000 active runs (1,000,000: --full)' if many else '10 active runs'}", "ms",
+            _waits(what, many=many), more_is_better=False, most=1.0 if many else None, layout=_SWEPT, slow=True,
+        )
+        for many in (False, True)
+        for what, work in (("sweep", "an idle sweep with nothing due"), ("look", "the look of all sweeps with nothing due"))
     ),
     Row(
         "script-p99", "time a script holds the server, p99 over mixed work", "ms", script_p99, more_is_better=False, most=5.0,

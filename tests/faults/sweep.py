@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
@@ -73,15 +73,17 @@ class Sweep:
         assert not wrong, f"{scenario} does not end right even undisturbed: {wrong}"
         return dict(Counter(line.split()[0] for line in _strikes(ground)))
 
-    def play_one(self, name: str, scenario: str, port: int, may_stumble: bool = False) -> tuple[Ground, list[str]]:
-        """Play a scenario once, unarmed, against another port (a proxy's); tells where, and what went wrong."""
-        ground = replace(self._ground(name), url=self.server.url(port=port))
-        process = self._launch(ground, scenario, "", may_stumble)
-        process.join(LONGEST)
-        if process.is_alive():
-            process.kill()
-            process.join()
-        return ground, _report(ground, process)
+    def play_beside(self, plays: Sequence[tuple[str, str, int]], may_stumble: bool = False) -> list[tuple[Ground, list[str]]]:
+        """Play (name, scenario, port) side by side, unarmed, each against a port of its own (a proxy's); tells where, and what went wrong."""
+        grounds = [replace(self._ground(name), url=self.server.url(port=port)) for name, _, port in plays]
+        processes = [self._launch(ground, play[1], "", may_stumble) for ground, play in zip(grounds, plays, strict=True)]
+        until = time.monotonic() + LONGEST
+        for process in processes:
+            process.join(max(0, until - time.monotonic()))
+            if process.is_alive():
+                process.kill()
+                process.join()
+        return [(ground, _report(ground, process)) for ground, process in zip(grounds, processes, strict=True)]
 
     def play(self, cases: Iterable[Case], progress: bool = True) -> list[Verdict]:
         """Play all cases; tells one verdict each."""

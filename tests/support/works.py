@@ -246,7 +246,8 @@ lonely = Workflow("lonely", input=Job, idle_timeout=timedelta(milliseconds=1))
 opinion = lonely.agent("opinion", int)
 
 
-# One that waits for hours.
+# Three that wait for three days: for a word, for an agent, for the days themselves.
+THREE_DAYS = timedelta(days=3)
 patient = Workflow("patient", input=Job)
 
 
@@ -256,13 +257,54 @@ def prepares(job: Job, ctx: Ctx) -> int:
     return job.n
 
 
-release = patient.wait("release", int, timeout=timedelta(hours=3), after=prepares)
+release = patient.wait("release", int, timeout=THREE_DAYS, after=prepares)
 
 
 @patient.step(lease_seconds=LEASE)
 def settles(prepares: int, release: int, ctx: Ctx) -> int:
     _body(ctx)
     return prepares + release
+
+
+advised = Workflow("advised", input=Job, idle_timeout=THREE_DAYS)
+advice = advised.agent("advice", int, instructions="say a number")
+
+
+@advised.step(lease_seconds=LEASE)
+def heeds(advice: int, job: Job, ctx: Ctx) -> int:
+    _body(ctx, job.hold)
+    return job.n + advice
+
+
+drowsy = Workflow("drowsy", input=Job)
+slumber = drowsy.sleep(THREE_DAYS, name="slumber")
+
+
+@drowsy.step(after=slumber, lease_seconds=LEASE)
+def rises(job: Job, ctx: Ctx) -> int:
+    _body(ctx, job.hold)
+    return job.n + 1
+
+
+# One whose effect can be asked for: it is never brought about twice.
+charged = Workflow("charged", input=Job)
+
+
+@charged.effect(lease_seconds=LEASE)
+def charge(job: Job, ctx: Ctx) -> int:
+    _body(ctx, job.hold)
+    return job.n + 1
+
+
+@charge.verify
+def was_charged(job: Job, ctx: Ctx) -> int | None:
+    return job.n + 1 if Ledger(os.environ["TEST_LEDGER"]).has_effect(ctx.key) else None
+
+
+@charged.step(lease_seconds=LEASE)
+def receipt(charge: int, job: Job, ctx: Ctx) -> int:
+    _body(ctx, job.hold)
+    return charge * 2
 
 
 # One at a time in its lane, and one a second under its limit.
@@ -336,12 +378,14 @@ def add(called: int, ctx: Ctx) -> int:
 
 
 FLOWS: dict[str, Workflow[Any]] = {flow.name: flow for flow in (
-    chain, diamond, fan, wide, timed, long, deadly, brittle, waited, lonely, undone, regretted, caller, shards, patient, gated)}
+    chain, diamond, fan, wide, timed, long, deadly, brittle, waited, lonely, undone, regretted, caller, shards, patient, gated,
+    advised, drowsy, charged)}
 _STEPS = {
     "chain": ("first", "second", "third"), "diamond": ("top", "left", "right", "bottom"), "fan": ("split", "total"),
     "timed": ("flaky", "last"), "long": ("toil",), "brittle": ("sound", "crack"),
     "wide": ("spread", "gather"), "waited": ("asks", "sums"), "lonely": (), "undone": (), "regretted": (), "caller": ("add",), "shards": (),
     "patient": ("prepares", "settles"), "gated": ("pass_gate",),
+    "advised": ("heeds",), "drowsy": ("rises",), "charged": ("charge", "receipt"),
 }
 
 
@@ -351,7 +395,7 @@ def expected(workflow: str, n: int) -> int:
         "chain": 2 * (n + 1) + 3, "diamond": 5 * (n + 1), "fan": 2 * sum(range(n, n + ITEMS)), "timed": 10 * (n + 1), "long": n,
         "brittle": 7 * (n + 1), "wide": sum(range(n + 1, n + WIDE + 1)), "waited": n + 1 + 10 + 20 + 4,
         "caller": 2 * (n + 1) + 4, "gated": n + 1,
-        "shards": sum(range(n, n + SHARDS)), "patient": n + 100,
+        "shards": sum(range(n, n + SHARDS)), "patient": n + 100, "advised": n + 20, "drowsy": n + 1, "charged": 2 * (n + 1),
     }[workflow]
 
 
