@@ -142,6 +142,8 @@ class Drainer:
             worked = self._drain(partition, until)
             if worked and self._lingering.worth_while():
                 for another in self._lingering.partitions(until):
+                    if self._stopping():
+                        break
                     self._lingering.worked(self._drain(another, until, attends=True))
             self._lingering.leave()
             self._lingering.gone()
@@ -184,6 +186,8 @@ class Drainer:
     def _drain(self, partition: int, until: float, *, attends: bool = False) -> int:
         """Until nothing is ready here; tells how many steps were. A drain that attends leaves single runs that come one after the other to
         its next look, which finds several; what follows in a run it does at once."""
+        if self._stopping():  # what it claimed now it could only give back
+            return 0
         budget = most = self._engine.settings.drain_steps
         asked = time.monotonic()
         batch = self._store.claim(partition, replace(self._want(self._size()), first=True, attends=attends))
@@ -191,7 +195,7 @@ class Drainer:
             self._engine.poke(batch.pokes)
             if batch.word == "NO_CODE":
                 self._register(anew=True)
-                batch = self._store.claim(partition, self._want(1))
+                batch = self._store.claim(partition, self._want(0 if self._stopping() else 1))
                 self._engine.poke(batch.pokes)
             if not batch.attempts:
                 return most - budget
