@@ -31,7 +31,7 @@ def test_options_reach_the_graph() -> None:
     a, b = flow.graph.nodes
     assert (a.queue, a.priority, a.timeout_ms, a.lease_ms, a.policy, a.result) == ("gpu", 0, 120_000, 30_000, FailurePolicy.PAUSE, True)
     assert a.retry == RetryPolicy(2, ("builtins.TimeoutError",), (f"{__name__}.Declined",), Backoff.EXPONENTIAL, 60_000, 3_600_000)
-    assert (b.queue, b.priority, b.timeout_ms, b.lease_ms, b.policy, b.result) == ("", None, 0, 15_000, FailurePolicy.CONTINUE, False)
+    assert (b.queue, b.priority, b.timeout_ms, b.lease_ms, b.policy, b.result) == ("", None, 0, 0, FailurePolicy.CONTINUE, False)
     assert b.retry is None
 
 
