@@ -103,9 +103,10 @@ class SweepVerbs(Door):
     def register_worker(self, tag: str, name: str) -> None:
         self._command("register", [("HSET", self.keys.of(0, "workers"), tag, f"{self._now()};{name}")])
 
-    def swept(self, name: str) -> None:
-        """Record that a sweep succeeded, so that a worker's timer knows what is overdue."""
-        self._command("register", [("HSET", self.keys.of(0, "sweeps"), name, self._now())])
+    def swept(self, name: str, *, ago_ms: int = 0) -> None:
+        """Record that a sweep succeeded, so that a worker's timer knows what is overdue. One that has left something says that it was
+        `ago_ms` ago, and is soon overdue again."""
+        self._command("register", [("HSET", self.keys.of(0, "sweeps"), name, self._now() - ago_ms)])
 
     def last_sweeps(self) -> tuple[dict[str, int], int]:
         """When each sweep last succeeded, and now, in ms of the store's clock."""

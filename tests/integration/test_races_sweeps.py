@@ -11,6 +11,8 @@ from conductor.runs.fsck import fsck
 from conductor.runs.retry import resume_failed
 from conductor.settings import Settings
 from conductor.store import Store
+from conductor.sweeps import retention
+from conductor.sweeps.overdue import intervals, overdue
 from conductor.sweeps.retention import sweep_retention
 from conductor.sweeps.retries import sweep_retries
 from conductor.sweeps.stalled import sweep_stalled
@@ -275,6 +277,28 @@ def test_leases_of_an_ended_run_do_not_keep_a_live_one_waiting(play: Player) -> 
     play.redis.zadd(play.store.keys.of(0, "leases"), {held.ref: 2000})
     play.look_now()
     assert sweep_stalled(engine_of(play.store)).causes == (f"{live}:0 lease_expired",)
+
+
+@pytest.mark.spec("RET-1")
+def test_as_much_is_deleted_as_ends(play: Player, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep goes on while its batches are full; one whose time is over leaves the rest to the next, which is due at once."""
+    engine = engine_of(play.store)
+    monkeypatch.setattr(retention, "_BATCH", 10)
+
+    def end(count: int) -> None:
+        for _ in range(count):
+            play.start(chain(1), retain_completed_ms=0)
+        play.drain()
+
+    end(45)
+    assert sweep_retention(engine).count == 45
+    assert retention.NAME not in overdue(*play.store.last_sweeps(), intervals(engine.settings))
+    end(45)
+    monkeypatch.setattr(retention, "_AT_MOST", 0)
+    assert sweep_retention(engine).count == 10
+    assert retention.NAME in overdue(*play.store.last_sweeps(), intervals(engine.settings))
+    monkeypatch.setattr(retention, "_AT_MOST", 10)
+    assert sweep_retention(engine).count == 35
 
 
 @pytest.mark.spec("RET-1", "RUN-11")
