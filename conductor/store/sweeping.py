@@ -41,10 +41,18 @@ class SweepVerbs(Door):
     def drop_staged(self, partition: int, *, older_than_ms: int = 3_600_000, limit: int = 100) -> int:
         return int(self._call("drop_staged", partition, older_than_ms, limit)[1])
 
-    def not_moved_since(self, partition: int, before: int, limit: int = 100) -> list[str]:
-        """Active runs whose last progress is older than `before` (ms), the oldest first."""
-        found: Any = self._read("ZRANGEBYSCORE", self.keys.of(partition, "progress"), "-inf", before, "LIMIT", 0, limit)
+    def not_moved_since(self, partition: int, before: int, limit: int = 100, *, skip: int = 0) -> list[str]:
+        """Active runs whose last progress is older than `before` (ms), the oldest first, without the first `skip` of them."""
+        found: Any = self._read("ZRANGEBYSCORE", self.keys.of(partition, "progress"), "-inf", before, "LIMIT", skip, limit)
         return list(found)
+
+    def looked_at(self, partition: int) -> int:
+        """How many of those the last look has passed."""
+        return int(self._read("HGET", self.keys.head(partition), "looked") or 0)
+
+    def look_on(self, partition: int, skip: int) -> None:
+        """The next look passes so many."""
+        self._command("register", [("HSET", self.keys.head(partition), "looked", skip)])
 
     def mend(
         self, run_id: str, *, at_event: int, counters: tuple[int, int, int, int, int], waiting: Sequence[int], lost: Sequence[Any],
