@@ -5,7 +5,7 @@ No sweep scans what is not due: each index is sorted by time, and `glance` reads
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import redis
 
 from conductor.ids import partition_of
+from conductor.records import Poke
 from conductor.store.answers import Glance, Moved, Swept
 from conductor.store.door import Door
 
@@ -37,6 +38,14 @@ class SweepVerbs(Door):
 
     def take_back(self, partition: int, signatures: Sequence[str], *, patience_ms: int = 600_000, limit: int = 100) -> Swept:
         return self._swept(partition, self._call("take_back", partition, patience_ms, limit, len(signatures), *signatures))
+
+    def set_aside(self, signatures: Collection[str]) -> list[Poke]:
+        """Where steps of these signatures are set aside for want of code: partition and queue of each, in two round trips."""
+        found = self._command("read", [("ZRANGE", self.keys.of(number, "aside"), 0, -1) for number in range(self.partitions)])
+        mine = [(number, one) for number, known in enumerate(found) for one in known if one in signatures]
+        lists = self._command("read", [("LRANGE", self.keys.of(number, f"aside:{one}"), 0, 99) for number, one in mine]) if mine else []
+        return list(dict.fromkeys(
+            Poke(number, entry.partition("\n")[0]) for (number, _), entries in zip(mine, lists, strict=True) for entry in entries))
 
     def drop_staged(self, partition: int, *, older_than_ms: int = 3_600_000, limit: int = 100) -> int:
         return int(self._call("drop_staged", partition, older_than_ms, limit)[1])
