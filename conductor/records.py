@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 __all__ = [
-    "Attempt", "Backoff", "FailurePolicy", "Graph", "LaneTerms", "NewRun", "Node", "NodeKind", "Outcome", "OutcomeKind", "Poke",
+    "LEASE_MS", "Attempt", "Backoff", "FailurePolicy", "Graph", "LaneTerms", "NewRun", "Node", "NodeKind", "Outcome", "OutcomeKind", "Poke",
     "QueueReason", "RetryPolicy",
 ]
 
@@ -69,6 +69,9 @@ class RetryPolicy:
     unknown: bool = False  # repeat also what nothing says may be repeated
 
 
+LEASE_MS = 15_000  # how long a claim of a step holds without a heartbeat, where nobody says anything else
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """One node. `parents` are all direct predecessors, `needs` those whose results it receives, `source` the list an `each` is over,
@@ -86,7 +89,7 @@ class Node:
     alone: bool = False  # an effect, or a step with a timeout: never in a batch
     wants_input: bool = False
     timeout_ms: int = 0
-    lease_ms: int = 15_000
+    lease_ms: int = 0  # 0: the usual one, or what the process that starts a run has set for it
     delay_ms: int = 0
     max_parallel: int = 0
     policy: FailurePolicy = FailurePolicy.FAIL
@@ -113,7 +116,8 @@ class Node:
         the last only of a wait (its signal) and of an agent (its patience in ms, 0: for ever). Of an undo, `source` is what it undoes."""
         source = self.source if self.undoes is None else self.undoes
         fields = (
-            _KIND_LETTER[self.kind], self.stands_in(""), "" if self.priority is None else self.priority, int(self.alone), self.lease_ms,
+            _KIND_LETTER[self.kind], self.stands_in(""), "" if self.priority is None else self.priority, int(self.alone),
+            self.lease_ms or LEASE_MS,
             self.timeout_ms, self.delay_ms, self.max_parallel, self.signature, len(self.parents),
             ",".join(map(str, self.needs)), "" if source is None else source, int(self.wants_input),
             f"{self.budget or ''}@{self.capability}" if self.capability else "",
@@ -148,6 +152,12 @@ class Graph:
         bare = cls(workflow, nodes, tuple(tuple(found) for found in following))
         digest = hashlib.blake2b(bare.doc.encode(), digest_size=8).hexdigest()
         return replace(bare, hash=digest)
+
+    def leased(self, lease_ms: int) -> Graph:
+        """As a run keeps it: what names no lease has this one."""
+        if lease_ms == LEASE_MS or all(node.lease_ms for node in self.nodes):
+            return self
+        return Graph.build(self.workflow, tuple(node if node.lease_ms else replace(node, lease_ms=lease_ms) for node in self.nodes))
 
     @cached_property
     def steps(self) -> tuple[Node, ...]:

@@ -54,7 +54,7 @@ class Settings(BaseSettings):
     default_queue: str | None = Field(None, min_length=1, description="queue of steps that name none; default: the app's")
     sweeps_queue: str = Field("conductor.sweeps", min_length=1, description="queue of the sweeps, apart from steps")
 
-    step_lease_seconds: float = Field(15, ge=1, le=86_400, description="how long a claim holds without a heartbeat")
+    step_lease_seconds: float = Field(15, ge=1, le=86_400, description="how long a claim of a step that names no lease holds")
     heartbeat_seconds: float = Field(5, ge=0.1, le=3600, description="how often a worker renews its leases")
     stall_sweep_seconds: float = Field(2, ge=0.1, le=3600, description="how often lost leases and unclaimed steps are looked for")
     stale_after_seconds: float = Field(600, ge=1, description="a run without progress for so long is mended if nothing could move it")

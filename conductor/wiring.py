@@ -56,6 +56,7 @@ def build_engine(
         codec.use_blobs(open_blobs(settings.blobs))
     store = AnnouncingStore(connect(url), namespace=settings.namespace, partitions=settings.partitions, url=url)
     store.offload_above = settings.blob_threshold_bytes
+    store.lease_ms = int(settings.step_lease_seconds * 1000)
     store.admit = Admission(store, settings).check
     archive = LazyArchive(settings.archive_url, settings.namespace)
     return Engine(settings, store, workflows, poke, settings.default_queue or default_queue, capabilities or {}, archive=archive)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from celery import Celery
-from kombu import Connection, Producer
+from kombu import Connection, Producer, Queue
 
 from conductor import failpoints
 from conductor.errors import redact
@@ -74,31 +74,31 @@ class Pokes:
         self._kept_open: list[_Line] = []
         self.failures = 0
 
-    def __call__(self, pokes: Iterable[Poke]) -> None:
-        """Publish each poke once; duplicates within one call are sent once."""
+    def __call__(self, pokes: Iterable[Poke], to: Queue | None = None) -> None:
+        """Publish each poke once; duplicates within one call are sent once. `to` is a queue in place of the poke's own."""
         for poke in dict.fromkeys(pokes):
             if time.monotonic() < self._rest_until:
                 self.failures += 1
                 continue
             try:
-                self._publish(poke)
+                self._publish(poke, to)
             except Exception as error:
                 self._failed(poke, error)
 
-    def _publish(self, poke: Poke) -> None:
+    def _publish(self, poke: Poke, to: Queue | None) -> None:
         """Try twice: the connection may be a stale one from before a restart of the broker, and a doubled poke does no harm."""
         failpoints.hit("poke.before")
         try:
-            self._send(self._line(), poke)
+            self._send(self._line(), poke, to)
         except Exception as error:
             if not self._is_broken(error):
                 raise
             self._drop()
-            self._send(self._line(), poke)
+            self._send(self._line(), poke, to)
         failpoints.hit("poke.sent")
 
-    def _send(self, line: _Line, poke: Poke) -> None:
-        queue = self._app.amqp.queues[poke.queue.partition("!")[0]]  # what stands behind it names a limit
+    def _send(self, line: _Line, poke: Poke, to: Queue | None) -> None:
+        queue = to or self._app.amqp.queues[poke.queue.partition("!")[0]]  # what stands behind it names a limit
         body, shown = self._body(poke)
         task_id = str(uuid.uuid4())
         direct = getattr(queue.exchange, "type", "direct") == "direct"

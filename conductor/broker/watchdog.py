@@ -132,7 +132,7 @@ class Watchdog:
                 logger.exception("the watchdog met an unexpected error; it goes on")
 
     def _round(self) -> None:
-        saturated = self._saturated()
+        saturated = self.saturated()
         answers = self._ask(send=not saturated)
         self._ears.look(time.monotonic(), broker_answers=answers, saturated=saturated)
         deaf_for = self._ears.deaf_for(time.monotonic())
@@ -176,7 +176,7 @@ class Watchdog:
             except Exception:
                 logger.debug("the watchdog's connection could not be closed", exc_info=True)
 
-    def _saturated(self) -> bool:
+    def saturated(self) -> bool:
         """All slots taken: the worker then stops reading, so silence says nothing."""
         pool = self._worker.pool
         slots = getattr(pool, "num_processes", None) or 1

@@ -16,6 +16,7 @@ from celery.apps.worker import Worker
 
 from conductor.broker import shutdown
 from conductor.broker.quiet import hush_sweeps
+from conductor.broker.reclaiming import Reclaiming
 from conductor.broker.timer import Timer
 from conductor.broker.watchdog import Watchdog
 from conductor.errors import ConductorError, SettingsError
@@ -69,7 +70,13 @@ class WorkerStep(bootsteps.StartStopStep):
             parent, every=settings.watchdog_seconds, deaf_after=settings.watchdog_deaf_seconds, liveness_file=settings.liveness_file,
             may_restart=self._is_program,
         )
-        self._timer = Timer(lambda: conductor.engine, settings.due_sweep_seconds, lambda: tell_children(parent))
+        reclaiming = Reclaiming(parent, conductor, self._watchdog)
+
+        def each_round() -> None:
+            tell_children(parent)
+            reclaiming.look()
+
+        self._timer = Timer(lambda: conductor.engine, settings.due_sweep_seconds, each_round)
         if settings.archive_url:
             every = min(settings.parked_sweep_seconds, settings.checkpoint_seconds, settings.archive_sweep_seconds)
             self._archivist = Timer(lambda: conductor.engine, every, lambda: None, run_slow, "archivist")

@@ -113,6 +113,11 @@ class Capability(Generic[P, R]):
 
         return effects_judge(self._bound, [effect.name for effect in self.options.effects], params)
 
+    @property
+    def alone(self) -> bool:
+        """In a batch only what may be repeated at will: a lost worker leaves all of a batch in doubt."""
+        return self.options.retry != "replay" or bool(self.options.effects) or self.options.consent
+
     def as_step(self, fixed: Mapping[str, Any], where: str) -> Callable[..., Any]:
         """A plain function with one parameter per field that is not fixed, to be wired by names like any step."""
         if unknown := sorted(set(fixed) - set(self.params.model_fields)):

@@ -163,6 +163,7 @@ def _check_defaults(steps: Sequence[Declared]) -> None:
 
 def _node(step: Declared, parents: tuple[Declared, ...], policy: FailurePolicy, signed: str) -> Node:
     options, limit = step.options, limit_of(step)
+    wary = options.effect or (options.capability is not None and options.capability.alone)
     return Node(
         index=step.index,
         name=step.name,
@@ -173,7 +174,7 @@ def _node(step: Declared, parents: tuple[Declared, ...], policy: FailurePolicy, 
         undoes=step.undoes.index if step.undoes is not None else None,
         queue=options.queue,
         priority=options.priority,
-        alone=options.effect or options.timeout_ms > 0 or limit is not None or step.kind is NodeKind.UNDO,
+        alone=wary or options.timeout_ms > 0 or limit is not None or step.kind is NodeKind.UNDO,
         limit="" if limit is None else limit.name,
         limit_terms="" if limit is None else limit.terms,
         wants_input=any(slot.feed is Feed.INPUT for slot in step.slots),

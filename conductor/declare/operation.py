@@ -65,8 +65,7 @@ class OperationFlow:
     @cached_property
     def _graphs(self) -> dict[QueueReason, Graph]:
         own, deferred = self.capability.options, QueueReason.DEFERRED
-        # In a batch only what may be repeated at will: a lost worker leaves all of a batch in doubt.
-        alone = own.retry != "replay" or bool(own.effects) or own.consent or own.timeout_ms > 0 or own.limit is not None
+        alone = self.capability.alone or own.timeout_ms > 0 or own.limit is not None
         node = Node(
             index=0, name=self.capability.name, alone=alone, wants_input=True, timeout_ms=own.timeout_ms, lease_ms=own.lease_ms,
             queue=own.queue, retry=own.policy, signature=self._signature, capability=self.capability.name, budget=own.budget,

@@ -25,7 +25,6 @@ __all__ = [
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}\Z")
 _QUEUE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:/@#+-]{0,127}\Z")
-_LEASE = timedelta(seconds=15)
 
 
 class HookOptions(TypedDict, total=False):
@@ -35,7 +34,7 @@ class HookOptions(TypedDict, total=False):
     queue: str | None
     priority: int | None
     timeout: Duration | None
-    lease_seconds: Duration
+    lease_seconds: Duration | None
 
 
 class StepOptions(HookOptions, total=False):
@@ -60,7 +59,7 @@ class Options:
     priority: int | None = None
     retry: Retry | None = None
     timeout_ms: int = 0
-    lease_ms: int = 15_000
+    lease_ms: int = 0
     when: Callable[..., Any] | None = None
     policy: FailurePolicy | None = None
     result: bool = False
@@ -79,7 +78,7 @@ def options_of(
     priority: int | None = None,
     retry: Retry | None = None,
     timeout: Duration | None = None,
-    lease_seconds: Duration = _LEASE,
+    lease_seconds: Duration | None = None,
     when: Callable[..., Any] | None = None,
     on_failure: str | None = None,
     result: bool = False,
@@ -106,7 +105,7 @@ def options_of(
         priority=None if priority is None else check_priority(priority, where),
         retry=retry,
         timeout_ms=0 if timeout is None else _duration("timeout", timeout, where, timedelta(milliseconds=1), timedelta(days=30)),
-        lease_ms=_duration("lease_seconds", lease_seconds, where, timedelta(seconds=1), timedelta(days=1)),
+        lease_ms=0 if lease_seconds is None else _duration("lease_seconds", lease_seconds, where, timedelta(seconds=1), timedelta(days=1)),
         when=_check_when(when, where),
         policy=None if on_failure is None else check_policy(on_failure, where),
         result=result,

@@ -145,6 +145,8 @@ class Drainer:
             worked = self._drain(partition, until)
             if worked and self._lingering.worth_while():
                 for another in self._lingering.partitions(until):
+                    if self._stopping():
+                        break
                     self._lingering.worked(self._drain(another, until, attends=True))
             self._lingering.leave()
             self._lingering.gone()
@@ -166,7 +168,7 @@ class Drainer:
         self._pulse.wake()
         try:
             self._asked = time.monotonic()
-            self._holding.take(partition, [held], self._asked)
+            self._holding.take([held], self._asked)
             self._holding.begin(held, graph.nodes[held.index].timeout_ms / 1000)
             outcome = self._run(held, graph, ())
             batch = self._commit(partition, 0)
@@ -177,16 +179,15 @@ class Drainer:
 
     def _settle_leftovers(self) -> None:
         """A drain before this one ended early: what it had finished is told now, what it had not begun goes back, in its own partition."""
-        mine = self._holding
-        with mine.lock:
-            waiting, mine.waiting, mine.running = mine.waiting, [], None
-            mine.finished += [(Outcome(held, OutcomeKind.GIVEN_BACK, reason="late"), "") for held in waiting]
-        if mine.finished:
-            self._engine.poke(self._commit(mine.partition, 0).pokes)
+        self._holding.abandon()
+        if self._holding.finished:
+            self._pulse.tell(self._holding.collect())
 
     def _drain(self, partition: int, until: float, *, attends: bool = False) -> int:
         """Until nothing is ready here; tells how many steps were. A drain that attends leaves single runs that come one after the other to
         its next look, which finds several; what follows in a run it does at once."""
+        if self._stopping():  # what it claimed now it could only give back
+            return 0
         budget = most = self._engine.settings.drain_steps
         asked = time.monotonic()
         batch = self._store.claim(partition, replace(self._want(self._size()), first=True, attends=attends))
@@ -194,7 +195,7 @@ class Drainer:
             self._engine.poke(batch.pokes)
             if batch.word == "NO_CODE":
                 self._register(anew=True)
-                batch = self._store.claim(partition, self._want(1))
+                batch = self._store.claim(partition, self._want(0 if self._stopping() else 1))
                 self._engine.poke(batch.pokes)
             if not batch.attempts:
                 return most - budget
@@ -206,7 +207,7 @@ class Drainer:
             batch = self._commit(partition, self._size() if go_on else 0)
 
     def _commit(self, partition: int, limit: int) -> Batch:
-        outcomes = self._holding.collect()
+        outcomes = self._holding.collect(partition)
         if not outcomes and not limit:
             return Batch("OK", 0, [], [], [])
         try:
@@ -221,7 +222,7 @@ class Drainer:
 
     def _work(self, partition: int, batch: Batch, asked: float) -> None:
         self._asked = asked
-        self._holding.take(partition, batch.attempts, asked)
+        self._holding.take(batch.attempts, asked)
         shared: dict[tuple[str, int], tuple[str | None, ...]] = {}
         for held in batch.attempts:
             # Results that several items need travel with the first of them only.

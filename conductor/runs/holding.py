@@ -5,7 +5,8 @@ bodies, and the pulse, which must speak while a body runs. The lock is held for 
 
 The pulse, every 25 ms while a drain is on: commits outcomes older than 50 ms, calls others where a body lasts longer than that, gives back
 what was not begun within 250 ms, renews leases every few seconds and learns of cancels, raises in the body's thread at its timeout and
-stops the process if the body does not listen.
+stops the process if the body does not listen. A drain that ended early (the store was away) may leave something untold: the pulse goes on
+until that is told, so that what a living worker has finished is neither repeated nor in doubt.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from conductor.errors import StepTimeout
+from conductor.ids import partition_of
 from conductor.records import Attempt, Outcome, OutcomeKind, Poke
 from conductor.store import Store, Want
 
@@ -36,7 +38,6 @@ class Holding:
     """Attempts by what is happening to them. Times are monotonic seconds of this process."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
-    partition: int = 0
     claimed_at: float = 0.0
     waiting: list[Attempt] = field(default_factory=list)
     running: Attempt | None = None
@@ -48,9 +49,9 @@ class Holding:
     oldest: float = 0.0
     gone: dict[str, str] = field(default_factory=dict)  # attempts that are no longer ours: ref and fence → the store's word
 
-    def take(self, partition: int, attempts: list[Attempt], claimed_at: float) -> None:
+    def take(self, attempts: list[Attempt], claimed_at: float) -> None:
         with self.lock:
-            self.partition, self.claimed_at, self.waiting = partition, claimed_at, list(attempts)
+            self.claimed_at, self.waiting = claimed_at, list(attempts)
             self.gone.clear()
 
     def begin(self, held: Attempt, timeout: float) -> bool:
@@ -92,15 +93,25 @@ class Holding:
         with self.lock:
             return any(after for _, after in self.finished)
 
-    def collect(self) -> list[tuple[Outcome, str]]:
+    def collect(self, partition: int | None = None) -> list[tuple[Outcome, str]]:
+        """What is to be told, in one partition if it is named: a drain that ended early may have left something of another."""
         with self.lock:
             taken, self.finished = self.finished, []
+            if partition is not None and any(partition_of(one.attempt.run_id) != partition for one, _ in taken):
+                found = by_partition(taken)
+                taken, self.finished = found.pop(partition, []), [one for others in found.values() for one in others]
             return taken
 
     def put_back(self, outcomes: list[tuple[Outcome, str]]) -> None:
         """They were not heard: they are still ours to tell, and their leases still to be kept."""
         with self.lock:
             self.finished = [*outcomes, *self.finished]
+
+    def abandon(self) -> None:
+        """A drain ended early: what it has not begun goes back."""
+        with self.lock:
+            waiting, self.waiting, self.running = self.waiting, [], None
+            self.finished += [(Outcome(held, OutcomeKind.GIVEN_BACK, reason="late"), "") for held in waiting]
 
     def late(self) -> list[Attempt]:
         """What was claimed but not begun in time, taken out of the hands of the main thread."""
@@ -112,6 +123,14 @@ class Holding:
 
     def is_gone(self, held: Attempt) -> bool:
         return name_of(held) in self.gone
+
+
+def by_partition(outcomes: Iterable[tuple[Outcome, str]]) -> dict[int, list[tuple[Outcome, str]]]:
+    """Outcomes by the home of their runs: one call is about one partition."""
+    found: dict[int, list[tuple[Outcome, str]]] = {}
+    for one in outcomes:
+        found.setdefault(partition_of(one[0].attempt.run_id), []).append(one)
+    return found
 
 
 def name_of(held: Attempt) -> str:
@@ -133,14 +152,24 @@ class Pulse:
         self._give_up_after, self._on_timeout = give_up_after, on_timeout
         self._awake = threading.Event()
         self._beat_at = 0.0
+        self._resting = True
         threading.Thread(target=self._run, name="conductor-pulse", daemon=True).start()
 
     def wake(self) -> None:
         self._beat_at = time.monotonic()
+        self._resting = False
         self._awake.set()
 
     def rest(self) -> None:
+        """The drain is over. What it could not tell (the store was away) is still to be told, and its leases are to be kept until then."""
+        self._resting = True
+        if not self._holding.finished and not self._holding.waiting:
+            self._fall_asleep()
+
+    def _fall_asleep(self) -> None:
         self._awake.clear()
+        if not self._resting:  # woken at this very moment
+            self._awake.set()
 
     def _run(self) -> None:
         while True:
@@ -153,18 +182,22 @@ class Pulse:
 
     def _tick(self, now: float) -> None:
         mine = self._holding
-        if mine.finished and mine.running is not None and now - mine.oldest > COMMIT_AFTER:
-            self._commit(mine.collect())
+        if self._resting:
+            mine.abandon()
+        if mine.finished and (mine.running is not None or self._resting) and now - mine.oldest > COMMIT_AFTER:
+            self.tell(mine.collect())
         if mine.running is not None and now - mine.began_at > COMMIT_AFTER:
             self._on_long_body()
         if late := mine.late():
-            self._commit([(Outcome(held, OutcomeKind.GIVEN_BACK, reason="not_begun"), "") for held in late])
+            self.tell([(Outcome(held, OutcomeKind.GIVEN_BACK, reason="not_begun"), "") for held in late])
         if mine.running is not None and self._give_up_after():
             self._give_up(mine.running)
         if now - self._beat_at >= self._interval():
             self._beat_at = now
             self._beat()
         self._watch_timeout(now)
+        if self._resting and not mine.finished:
+            self._fall_asleep()
 
     def _interval(self) -> float:
         """Three beats fit into the shortest lease that is held."""
@@ -172,14 +205,17 @@ class Pulse:
         held = [*mine.waiting, *([mine.running] if mine.running else []), *(outcome.attempt for outcome, _ in mine.finished)]
         return min([self._every, *(one.lease_ms / 3000 for one in held)])
 
-    def _commit(self, outcomes: list[tuple[Outcome, str]]) -> None:
-        if outcomes:
-            want = self._want()
+    def tell(self, outcomes: list[tuple[Outcome, str]]) -> None:
+        """Commit these and claim nothing; those that are not heard are put back."""
+        want, left = self._want(), by_partition(outcomes)
+        while left:
+            partition, some = next(iter(left.items()))
             try:
-                told = self._store.commit(self._holding.partition, outcomes, Want(want.queue, 0, want.code, want.tag))
+                told = self._store.commit(partition, some, Want(want.queue, 0, want.code, want.tag))
             except Exception:
-                self._holding.put_back(outcomes)
+                self._holding.put_back([one for rest in left.values() for one in rest])
                 raise
+            del left[partition]
             self._poke(told.pokes)
 
     def _beat(self) -> None:
@@ -188,17 +224,20 @@ class Pulse:
             kept = [*mine.waiting, *([mine.running] if mine.running else []), *(outcome.attempt for outcome, _ in mine.finished)]
         if not kept:
             return
-        for held, word in zip(kept, self._store.heartbeat(mine.partition, kept), strict=True):
-            if word != "OK":
-                mine.gone[name_of(held)] = word
-            if word == "TERMINATE" and held is mine.running:
-                self._stop(held, "was cancelled with terminate")
+        for partition in dict.fromkeys(partition_of(held.run_id) for held in kept):
+            here = [held for held in kept if partition_of(held.run_id) == partition]
+            for held, word in zip(here, self._store.heartbeat(partition, here), strict=True):
+                if word != "OK":
+                    mine.gone[name_of(held)] = word
+                if word == "TERMINATE" and held is mine.running:
+                    self._stop(held, "was cancelled with terminate")
         self._on_beat()
 
     def _give_up(self, held: Attempt) -> None:
         """The shutdown time is over: the lease goes back now instead of running out."""
-        self._holding.gone[name_of(held)] = "GIVEN_BACK"
-        self._commit([(Outcome(held, OutcomeKind.GIVEN_BACK, reason="shutdown", doubt=True), "")])
+        if self._holding.gone.get(name_of(held)) != "GIVEN_BACK":  # once, however long the body goes on
+            self._holding.gone[name_of(held)] = "GIVEN_BACK"
+            self.tell([(Outcome(held, OutcomeKind.GIVEN_BACK, reason="shutdown", doubt=True), "")])
         if self._leave_when_over:
             # A pool child that goes on with what is no longer its own would only hold up the shutdown until somebody kills them all.
             _stop_process(f"{held.ref} was given back, the shutdown time is over")
@@ -214,7 +253,7 @@ class Pulse:
                     mine.raised_at = now
                     _raise_in(mine.thread, StepTimeout)
         elif now - mine.raised_at > GRACE and held is mine.running:
-            self._commit([self._on_timeout(held, now - mine.began_at)])
+            self.tell([self._on_timeout(held, now - mine.began_at)])
             self._stop(held, f"did not stop {GRACE:.0f} s after its timeout")
 
     def _stop(self, held: Attempt, why: str) -> None:

@@ -7,7 +7,7 @@ whose steps have all ended is closed. The store applies it only if the log has n
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from conductor.fold import fold
@@ -15,7 +15,7 @@ from conductor.log import UnreadableEntry
 from conductor.runs.places import missing
 from conductor.state import RunState, StepState
 from conductor.store.indexes import scores
-from conductor.store.reads import EachRecord, RunRecord, StepRecord, read_each, read_events, read_graph, read_items, read_run, read_steps
+from conductor.store.reads import EachRecord, RunRecord, StepRecord, read_each, read_events, read_graph, read_items, read_runs, read_steps
 
 if TYPE_CHECKING:
     from conductor.wiring import Engine
@@ -23,10 +23,9 @@ if TYPE_CHECKING:
 __all__ = ["mend", "stuck_runs"]
 
 
-def stuck_runs(engine: Engine, partition: int, before: int, limit: int = 100) -> Iterator[RunRecord]:
-    """Runs at work that have not progressed since `before`, oldest first: candidates, most of them only slow."""
-    for run_id in engine.store.not_moved_since(partition, before, limit):
-        run = read_run(engine.store, run_id)
+def stuck_runs(engine: Engine, run_ids: Sequence[str]) -> Iterator[RunRecord]:
+    """Those of these runs that are at work: candidates, most of them only slow."""
+    for run in read_runs(engine.store, run_ids):
         if run is not None and run.state in (RunState.RUNNING, RunState.COMPENSATING):
             yield run
 

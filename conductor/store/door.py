@@ -19,7 +19,7 @@ from redis.retry import Retry
 from conductor.codec import OFFLOAD_ABOVE, offload
 from conductor.locations import kind_of
 from conductor.locations import masked as masked_all
-from conductor.records import Poke
+from conductor.records import LEASE_MS, Graph, Poke
 from conductor.store.caller import Caller, Reply
 from conductor.store.cluster import Nodes
 from conductor.store.cluster_caller import ClusterCaller
@@ -71,6 +71,8 @@ class Door:
         self._patience = patience_seconds
         self._mine = threading.local()
         self.offload_above = OFFLOAD_ABOVE  # bytes; a larger value goes to the blob store, where this process has one
+        self.lease_ms = LEASE_MS  # of steps that name none, in runs that this process starts
+        self._graphs: dict[int, tuple[Graph, Graph]] = {}  # as declared → with that lease
         self.admit: Callable[[], None] = lambda: None  # asked before a start; raises where no work may be accepted
 
     def give_up_after(self, seconds: float) -> None:

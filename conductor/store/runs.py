@@ -11,7 +11,7 @@ from redis import exceptions
 from conductor.codec import blob_names, drop_blobs
 from conductor.errors import StoreFull
 from conductor.ids import partition_of
-from conductor.records import Graph, NewRun
+from conductor.records import LEASE_MS, Graph, NewRun
 from conductor.store.answers import Cancelled, Moved, Started
 from conductor.store.attempts import parse_claim
 from conductor.store.door import Door
@@ -48,7 +48,7 @@ class RunVerbs(Door):
         self, run: NewRun, graph: Graph, roots: tuple[int, ...] | None, tag: str, kept: Mapping[int, tuple[str, int | None]],
         totals: Mapping[int, int], skipped: frozenset[int],
     ) -> Started:
-        partition = partition_of(run.run_id)
+        partition, graph = partition_of(run.run_id), self._leased(graph)
         first = graph.roots if roots is None else roots
         ended = sum(1 for record, _ in kept.values() if record[0] in "CZ")
         named = ",".join(f"{index}s" if index in skipped else str(index) for index in first)
@@ -68,6 +68,15 @@ class RunVerbs(Door):
             return Started(word, run_id, [], "", lane=(int(notice), int(queues)))
         held = replace(parse_claim([claim]), input=run.input, session=run.session) if claim else None
         return Started(word, run_id, self._pokes(partition, queues), notice, held)
+
+    def _leased(self, graph: Graph) -> Graph:
+        """As declared, with the lease of this process where a step names none. Made once of each graph."""
+        if self.lease_ms == LEASE_MS:
+            return graph
+        made = self._graphs.get(id(graph))
+        if made is None or made[0] is not graph:
+            made = self._graphs[id(graph)] = (graph, graph.leased(self.lease_ms))
+        return made[1]
 
     def _start_args(self, run: NewRun, graph: Graph, roots: str, steps: int) -> list[Any]:
         return [

@@ -5,7 +5,7 @@ No sweep scans what is not due: each index is sorted by time, and `glance` reads
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import redis
 
 from conductor.ids import partition_of
+from conductor.records import Poke
 from conductor.store.answers import Glance, Moved, Swept
 from conductor.store.door import Door
 
@@ -38,13 +39,29 @@ class SweepVerbs(Door):
     def take_back(self, partition: int, signatures: Sequence[str], *, patience_ms: int = 600_000, limit: int = 100) -> Swept:
         return self._swept(partition, self._call("take_back", partition, patience_ms, limit, len(signatures), *signatures))
 
+    def set_aside(self, signatures: Collection[str]) -> list[Poke]:
+        """Where steps of these signatures are set aside for want of code: partition and queue of each, in two round trips."""
+        found = self._command("read", [("ZRANGE", self.keys.of(number, "aside"), 0, -1) for number in range(self.partitions)])
+        mine = [(number, one) for number, known in enumerate(found) for one in known if one in signatures]
+        lists = self._command("read", [("LRANGE", self.keys.of(number, f"aside:{one}"), 0, 99) for number, one in mine]) if mine else []
+        return list(dict.fromkeys(
+            Poke(number, entry.partition("\n")[0]) for (number, _), entries in zip(mine, lists, strict=True) for entry in entries))
+
     def drop_staged(self, partition: int, *, older_than_ms: int = 3_600_000, limit: int = 100) -> int:
         return int(self._call("drop_staged", partition, older_than_ms, limit)[1])
 
-    def not_moved_since(self, partition: int, before: int, limit: int = 100) -> list[str]:
-        """Active runs whose last progress is older than `before` (ms), the oldest first."""
-        found: Any = self._read("ZRANGEBYSCORE", self.keys.of(partition, "progress"), "-inf", before, "LIMIT", 0, limit)
+    def not_moved_since(self, partition: int, before: int, limit: int = 100, *, skip: int = 0) -> list[str]:
+        """Active runs whose last progress is older than `before` (ms), the oldest first, without the first `skip` of them."""
+        found: Any = self._read("ZRANGEBYSCORE", self.keys.of(partition, "progress"), "-inf", before, "LIMIT", skip, limit)
         return list(found)
+
+    def looked_at(self, partition: int) -> int:
+        """How many of those the last look has passed."""
+        return int(self._read("HGET", self.keys.head(partition), "looked") or 0)
+
+    def look_on(self, partition: int, skip: int) -> None:
+        """The next look passes so many."""
+        self._command("register", [("HSET", self.keys.head(partition), "looked", skip)])
 
     def mend(
         self, run_id: str, *, at_event: int, counters: tuple[int, int, int, int, int], waiting: Sequence[int], lost: Sequence[Any],
@@ -103,9 +120,10 @@ class SweepVerbs(Door):
     def register_worker(self, tag: str, name: str) -> None:
         self._command("register", [("HSET", self.keys.of(0, "workers"), tag, f"{self._now()};{name}")])
 
-    def swept(self, name: str) -> None:
-        """Record that a sweep succeeded, so that a worker's timer knows what is overdue."""
-        self._command("register", [("HSET", self.keys.of(0, "sweeps"), name, self._now())])
+    def swept(self, name: str, *, ago_ms: int = 0) -> None:
+        """Record that a sweep succeeded, so that a worker's timer knows what is overdue. One that has left something says that it was
+        `ago_ms` ago, and is soon overdue again."""
+        self._command("register", [("HSET", self.keys.of(0, "sweeps"), name, self._now() - ago_ms)])
 
     def last_sweeps(self) -> tuple[dict[str, int], int]:
         """When each sweep last succeeded, and now, in ms of the store's clock."""

@@ -3,7 +3,9 @@ first), lists that were staged and never committed, and the names of workers tha
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from conductor import codec
@@ -19,17 +21,26 @@ __all__ = ["NAME", "sweep_retention"]
 
 NAME = "retention"
 _BATCH = 200
+_AT_MOST = 1.0  # seconds of deleting in one sweep: in a worker's timer other sweeps wait behind it
 _UNSEEN_MS = 86_400_000
 _HOUR_MS = 3_600_000
 _ORPHANS = "orphan_blobs"
 
 
 def sweep_retention(engine: Engine, *, dry_run: bool = False, glance: Glance | None = None) -> SweepReport:
-    """Delete what is past its retention, a batch per partition: a backlog goes in several sweeps, so that none holds the server."""
+    """Delete what is past its retention, batch by batch in all partitions, as long as batches are full and for a second at most. With a
+    backlog left it is overdue again at once, so that as much is deleted as ends, and no sweep holds the server for long."""
+    left: list[int] = []
 
     def work() -> Sequence[Found]:
-        seen = glance or engine.store.glance()
-        found = over_partitions(NAME, seen.purgeable, lambda partition: _purge(engine, partition, dry_run))
+        seen, until = glance or engine.store.glance(), time.monotonic() + _AT_MOST
+        left[:], found = seen.purgeable, list[Found]()
+        while left:
+            looked = over_partitions(NAME, left, lambda partition: _purge(engine, partition, dry_run))
+            found += looked
+            left[:] = [one.partition for one in looked if isinstance(one, _Purged) and one.more and not dry_run]
+            if time.monotonic() > until:
+                break
         if not dry_run:
             found += over_partitions(NAME, seen.staged, lambda partition: _drop_staged(engine, partition))
             found += over_partitions(NAME, [0], lambda partition: _forget_workers(engine, partition, seen.now))
@@ -38,7 +49,17 @@ def sweep_retention(engine: Engine, *, dry_run: bool = False, glance: Glance | N
     report = guarded(engine, NAME, work, dry_run=dry_run)
     if report.ran and not dry_run:
         _drop_orphans(engine)  # outside the lock: it may ask the archive
+        if left:
+            engine.store.swept(NAME, ago_ms=int(engine.settings.retention_sweep_seconds * 1000))
     return report
+
+
+@dataclass(frozen=True, slots=True)
+class _Purged(Moves):
+    """What went in one partition."""
+
+    partition: int = 0
+    more: bool = False
 
 
 def _drop_orphans(engine: Engine) -> None:
@@ -52,13 +73,13 @@ def _drop_orphans(engine: Engine) -> None:
 
 
 def _purge(engine: Engine, partition: int, dry_run: bool) -> Iterable[Found]:
-    if not engine.archive.configured:
-        runs = engine.store.due_for_purge(partition, _BATCH)
-    else:  # runs go there first, by a sweep of their own: SQL must not hold this one up
-        due = engine.store.due_for_purge(partition, 10 * _BATCH)
+    # Where there is an archive runs go there first, by a sweep of their own: SQL must not hold this one up.
+    most = 10 * _BATCH if engine.archive.configured else _BATCH
+    due = runs = engine.store.due_for_purge(partition, most)
+    if engine.archive.configured:
         runs = [run.run_id for run in read_runs(engine.store, due) if run is not None and run.queue_reason]
     gone = [run for run in runs if dry_run or purge_run(engine, run, due_only=True)]
-    yield Moves(len(gone), tuple(f"{run} retention_over" for run in gone))
+    yield _Purged(len(gone), tuple(f"{run} retention_over" for run in gone), partition=partition, more=bool(gone) and len(due) >= most)
 
 
 def _drop_staged(engine: Engine, partition: int) -> Iterable[Found]:

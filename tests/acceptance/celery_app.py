@@ -48,6 +48,14 @@ def two(one: int) -> int:
     return one + 1
 
 
+if not os.environ.get("TEST_OLD_CODE"):
+    new = Workflow("new", input=Job)
+
+    @new.step
+    def only(job: Job) -> int:
+        return 1
+
+
 long = Workflow("lengthy", input=Job)
 
 

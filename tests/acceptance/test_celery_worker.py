@@ -95,6 +95,23 @@ def test_a_step_of_queue_gpu_runs_only_where_gpu_is_consumed(project: Project) -
     assert "conductor.sweeps" in worker.text()
 
 
+@pytest.mark.spec("WF-10")
+def test_of_many_workers_the_one_that_has_the_code_gets_the_step(project: Project) -> None:
+    """A poke reaches any of them; whoever lacks the code sets the step aside, and the one that has it comes for it."""
+    for _ in range(4):
+        project.processes.worker(concurrency=1, env={"TEST_OLD_CODE": "1"}, wait=False)
+    project.processes.worker(concurrency=1)
+    began = time.monotonic()
+    logs = []
+    for _ in range(6):
+        handle = project.start("new")
+        assert handle.get(timeout=15) == 1
+        logs.append(project.events_of(handle))
+    assert time.monotonic() - began < 15
+    assert max(log.count("set_aside") for log in logs) >= 1, "no poke reached a worker without the code"
+    assert max(log.count("set_aside") for log in logs) <= 2
+
+
 @pytest.mark.spec("RUN-13")
 @pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
 def test_after_sigterm_a_running_step_ends_and_nothing_new_is_claimed(project: Project, pool: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 import time
 
 import pytest
@@ -78,15 +79,47 @@ def test_sigterm_under_load_repeats_nothing_and_burns_no_attempt(site: Site, run
     site.start_mix(runs, seed, hold=0.1)
     pool = set(leaving.children)
     eventually(lambda: any(line.pid in pool for line in site.ledger.open()), 20, what="the leaving worker is in the middle of a body")
-    told_at = time.monotonic()
+    told_at, clock = time.monotonic(), site.server.client().time()
     leaving.terminate(20)
     assert staying.alive
     site.wait_for_all(60 + runs)
+    claimed = claimed_after(site, leaving, clock[0] * 1000 + clock[1] // 1000 + 100)
+    assert not claimed, f"claimed after SIGTERM: {claimed}"
     late = [line for line in site.ledger.lines("begin") if line.pid in pool and line.at > told_at + 0.3]
     assert not late, f"begun after SIGTERM: {late}"
     assert not lost(site), "a lease was left to expire"
     assert_ran_once(site)
     site.verdict()
+
+
+@pytest.mark.spec("RUN-13")
+@pytest.mark.parametrize("site", [{"CONDUCTOR_DRAIN_SECONDS": "3"}], indirect=True)
+def test_a_worker_that_looks_around_claims_nothing_after_sigterm(site: Site) -> None:
+    """Runs come thick and fast, and it stays as long as it may; what it claimed now it could only give back."""
+    leaving, over = site.worker(concurrency=1), threading.Event()
+    feeder = threading.Thread(target=lambda: [site.start("chain", 1) for _ in iter(over.is_set, True)])
+    feeder.start()
+    try:
+        eventually(lambda: len(site.ledger.lines("begin")) > 300, 30, what="it has begun to stay")
+        told_at = site.server.client().time()
+        leaving.terminate(20)
+    finally:
+        over.set()
+        feeder.join()
+    claimed = claimed_after(site, leaving, told_at[0] * 1000 + told_at[1] // 1000 + 100)
+    assert not claimed, f"claimed after SIGTERM: {claimed}"
+    site.worker()
+    site.wait_for_all(60)
+    site.verdict()
+
+
+def claimed_after(site: Site, worker: Process, ms: int) -> list[Entry]:
+    """What the processes of a worker have claimed after this moment of the server's clock, as the logs of the runs say."""
+    known = site.server.client().hgetall(f"conductor:{{{site.namespace}:00}}:workers")
+    tags = {tag for tag, text in known.items() if text.partition(";")[2].startswith(f"{worker.name}@")}
+    assert tags, known
+    entries = (entry for run in site.began for entry in site.record(run.run_id).log)
+    return [entry for entry in entries if entry.code == "k" and entry.at > ms and entry.fields[-1] in tags]
 
 
 def assert_ran_once(site: Site) -> None:

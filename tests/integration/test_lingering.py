@@ -110,6 +110,26 @@ def test_a_drain_that_follows_closely_takes_what_is_ready_elsewhere(make_store: 
     assert [shift.state(run_id) for run_id in runs] == ["completed"] * 3
 
 
+@pytest.mark.spec("RUN-13")
+def test_a_worker_that_is_told_to_stop_claims_nothing_more(make_store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not where it drains, not where it looks around: what it claimed it could only give back, again and again."""
+    monkeypatch.setattr("conductor.runs.lingering.THICK", 60)
+    told, later = threading.Event(), list[str]()
+
+    def body() -> None:
+        later.extend(shift.start(flow, number % 2) for number in range(6))
+        told.set()
+
+    flow, last = step("one", lambda: None), step("last", body)
+    shift = Shift(make_store(partitions=2), flow, last)
+    drainer = shift.worker(stopping=told.is_set)
+    shift.start(flow), drainer.drain(0, "q")
+    run_id = shift.start(last)
+    drainer.drain(0, "q")
+    assert (shift.state(run_id), len(later)) == ("completed", 6)
+    assert [shift.moves(one, "kb") for one in later] == [[]] * 6
+
+
 @pytest.mark.spec("RUN-4", "OP-8")
 def test_while_a_body_lasts_others_are_called_to_where_it_had_promised_to_look(make_store: Any) -> None:
     """Otherwise a run that starts behind a long step would wait for the stall sweep."""

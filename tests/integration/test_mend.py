@@ -11,6 +11,7 @@ from conductor.records import NodeKind
 from conductor.runs.fsck import fsck
 from conductor.settings import Settings
 from conductor.store import Store
+from conductor.sweeps import stuck
 from conductor.sweeps.overdue import run_sweeper
 from conductor.sweeps.stuck import sweep_stuck
 from conductor.wiring import Engine
@@ -111,3 +112,22 @@ def test_one_round_after_a_long_gap_takes_no_lease_at_once(play: Player) -> None
     play.redis.hset(play.store.keys.head(0), mapping={"look": play.now() - 60_000, "calm": 0})
     run_sweeper(engine(play), interval=300, once=True)
     assert play.step(run_id, 0) == "X"
+
+
+@pytest.mark.spec("REC-3")
+@pytest.mark.parametrize("seconds", [60, 0])
+def test_many_runs_that_nothing_has_to_move_hide_none(play: Player, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Paused ones, or those that wait for a child or a long retry: however short the time of a sweep is, it gets on."""
+    monkeypatch.setattr(stuck, "_AT_MOST", seconds)
+    monkeypatch.setattr(stuck, "_PAGE", 4)
+    for _ in range(10):
+        play.store.pause(play.start(chain(1)), reason="x")
+    lost = play.start(chain(1))
+    play.redis.delete(play.store.keys.of(0, "ready:q"))
+    assert sweep(play, dry_run=True).count == 1
+    assert sum(sweep(play).count for _ in range(1 if seconds else 3)) == 1
+    assert play.ready() == [f"{lost}:0"]
+    other = play.start(chain(1))
+    play.redis.delete(play.store.keys.of(0, "ready:q"))
+    assert sum(sweep(play).count for _ in range(2 if seconds else 4)) == 2, "the next round begins with the first again"
+    assert {entry.partition(":")[0] for entry in play.ready()} == {lost, other}

@@ -111,6 +111,23 @@ def failing(times: int, error: Callable[[], Exception]) -> Callable[[], Exceptio
 # Answers.
 
 
+@pytest.mark.spec("RUN-14", "OP-4")
+@pytest.mark.parametrize("scope", ["all", "capability:send"])
+def test_what_is_paused_is_not_called_either_but_queued(shop: Shop, scope: str) -> None:
+    @capability("send")
+    def send(text: str) -> None:
+        shop.calls.append(text)
+
+    shop.store.hold(scope, "the mail server is down")
+    answer = call.call(shop.engine, send, {"text": "hello"})
+    assert isinstance(answer, Submitted)
+    shop.work()
+    assert (shop.calls, read.find(shop.engine, answer.operation_id).state) == ([], OpState.QUEUED)
+    shop.store.unhold(scope)
+    shop.work()
+    assert (shop.calls, read.find(shop.engine, answer.operation_id).state) == (["hello"], OpState.COMPLETED)
+
+
 @pytest.mark.spec("OP-4")
 def test_a_call_runs_here_and_answers_with_its_result(shop: Shop) -> None:
     @capability("add")

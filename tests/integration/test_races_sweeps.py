@@ -11,6 +11,8 @@ from conductor.runs.fsck import fsck
 from conductor.runs.retry import resume_failed
 from conductor.settings import Settings
 from conductor.store import Store
+from conductor.sweeps import retention
+from conductor.sweeps.overdue import intervals, overdue
 from conductor.sweeps.retention import sweep_retention
 from conductor.sweeps.retries import sweep_retries
 from conductor.sweeps.stalled import sweep_stalled
@@ -119,6 +121,41 @@ def test_every_run_that_misses_code_is_paused_however_many_there_are(play: Playe
         play.backdate("aside")
         play.store.take_back(0, ["none"], limit=2)
     assert {play.ended(run_id) for run_id in runs} == {("paused", "code_missing")}
+
+
+@pytest.mark.spec("WF-10")
+def test_whoever_has_the_code_takes_what_was_set_aside_in_the_claim_itself(play: Player) -> None:
+    """Between a sweep that puts it back and a claim, one of many without the code would set it aside again, and again."""
+    play.store.register_code("other", ["none"])
+    run_id, paused = play.start(chain(1)), play.start(chain(1), queue="p")
+    meet_all(play, "other")
+    assert play.claim(1, "p", code="other") == []
+    despair(play)
+    assert (play.ended(run_id), play.ready()) == (("paused", "code_missing"), [])
+    assert play.claim(code="other") == []
+    assert play.store.set_aside({"none"}) == []
+    assert play.store.set_aside({"sig0", "none"}) == [Poke(0, "q"), Poke(0, "p")]
+    play.redis.hset(play.store.keys.of(0, "pokes"), "p", 0)
+    told = play.store.claim(0, play.want(first=True))
+    assert [held.run_id for held in told.attempts] == [run_id]
+    assert (play.codes(run_id), Poke(0, "p") in told.pokes, play.ready("p")) == ("smpnrk", True, [f"{paused}:0"])
+    play.complete(told.attempts[0])
+    assert play.state(run_id) == "completed"
+
+
+@pytest.mark.spec("WF-10")
+def test_patience_begins_anew_when_somebody_with_the_code_was_there(play: Player) -> None:
+    """However many wait, and more keep coming: while a worker takes them one after the other, no other may say that the code is missing."""
+    play.store.register_code("other", ["none"])
+    runs = [play.start(chain(1)) for _ in range(6)]
+    meet_all(play, "other")
+    play.backdate("aside")
+    play.store.take_back(0, ["sig0"], limit=4)
+    play.store.take_back(0, ["none"])
+    assert [play.state(run_id) for run_id in runs] == ["running"] * 6
+    play.backdate("aside")
+    play.store.take_back(0, ["none"])
+    assert [play.state(run_id) for run_id in runs].count("paused") == 2
 
 
 @pytest.mark.spec("WF-10", "RET-1")
@@ -275,6 +312,28 @@ def test_leases_of_an_ended_run_do_not_keep_a_live_one_waiting(play: Player) -> 
     play.redis.zadd(play.store.keys.of(0, "leases"), {held.ref: 2000})
     play.look_now()
     assert sweep_stalled(engine_of(play.store)).causes == (f"{live}:0 lease_expired",)
+
+
+@pytest.mark.spec("RET-1")
+def test_as_much_is_deleted_as_ends(play: Player, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep goes on while its batches are full; one whose time is over leaves the rest to the next, which is due at once."""
+    engine = engine_of(play.store)
+    monkeypatch.setattr(retention, "_BATCH", 10)
+
+    def end(count: int) -> None:
+        for _ in range(count):
+            play.start(chain(1), retain_completed_ms=0)
+        play.drain()
+
+    end(45)
+    assert sweep_retention(engine).count == 45
+    assert retention.NAME not in overdue(*play.store.last_sweeps(), intervals(engine.settings))
+    end(45)
+    monkeypatch.setattr(retention, "_AT_MOST", 0)
+    assert sweep_retention(engine).count == 10
+    assert retention.NAME in overdue(*play.store.last_sweeps(), intervals(engine.settings))
+    monkeypatch.setattr(retention, "_AT_MOST", 10)
+    assert sweep_retention(engine).count == 35
 
 
 @pytest.mark.spec("RET-1", "RUN-11")

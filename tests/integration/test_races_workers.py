@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from conductor import Retry
+from conductor import Retry, Workflow
 from conductor.errors import StoreUnreachable
+from conductor.records import OutcomeKind
 from conductor.runs import holding
 from conductor.runs.execute import code_table
 from conductor.runs.fsck import fsck
@@ -209,3 +210,76 @@ def test_what_a_broken_drain_left_is_told_by_the_next_in_its_own_partition(make_
     assert shift.moves(last, "b") == given_back
     drainer.drain(0, "q")
     assert (shift.state(last), sorted(ran[1:])) == ("completed", ["one", "one", "two"])
+
+
+@pytest.mark.spec("RUN-2", "REC-6", "EFF-2")
+@pytest.mark.parametrize("away", [1, 3])
+def test_what_a_broken_drain_left_is_told_although_nobody_pokes_this_worker_again(
+    make_store: Any, monkeypatch: pytest.MonkeyPatch, away: int,
+) -> None:
+    """The effect has happened, and the worker lives: its lease is kept until the store hears of it, so nothing is in doubt."""
+    monkeypatch.setattr(holding, "COMMIT_AFTER", 1.5 * away)  # longer than the lease: it must be kept meanwhile
+    flow, ran = Workflow("left"), list[int]()
+
+    @flow.effect(lease_seconds=1)
+    def charge() -> None:
+        ran.append(1)
+
+    shift = Shift(make_store(), flow, heartbeat_seconds=0.2)
+    store, play = shift.store, Player(shift.store)
+    run_id, drainer, real = shift.start(flow), shift.worker(), store.commit
+    left = iter(range(away))
+
+    def commit(*asked: Any) -> Any:
+        if next(left, None) is not None:
+            raise StoreUnreachable(url="redis://away", problem="away for a while")
+        return real(*asked)
+
+    store.commit = commit
+    with pytest.raises(StoreUnreachable):
+        drainer.drain(0, "q")
+
+    def over() -> bool:
+        play.look_now()
+        store.expire_leases(0)
+        return shift.state(run_id) == "completed"
+
+    eventually(over, timeout=10)
+    assert (ran, play.codes(run_id)) == ([1], "skce")
+    eventually(lambda: not drainer._pulse._awake.is_set(), what="the pulse rests when it has told everything")
+
+
+@pytest.mark.spec("RUN-2", "ACT-3")
+def test_what_is_left_of_one_partition_is_never_told_in_another(make_store: Any) -> None:
+    """Also where the next drain does not tell it first: the pulse may put it back at any time."""
+    flow = step("one", lambda: None)
+    shift = Shift(make_store(partitions=2), flow)
+    drainer, first, second = shift.worker(), shift.start(flow, 0), shift.start(flow, 1)
+    drainer._pulse._tick = lambda now: None  # type: ignore[method-assign]
+    shift.away_once("commit")
+    with pytest.raises(StoreUnreachable):
+        drainer.drain(0, "q")
+    drainer._settle_leftovers = lambda: None  # type: ignore[method-assign]
+    drainer.drain(1, "q")
+    assert [shift.state(first), shift.state(second)] == ["running", "completed"]
+    drainer._pulse.tell(drainer._holding.collect())
+    assert shift.state(first) == "completed"
+
+
+@pytest.mark.spec("RUN-13")
+def test_a_body_that_outlasts_the_shutdown_is_given_back_once(store: Store) -> None:
+    """Where it cannot be stopped (threads, solo) it goes on; what it says later is refused."""
+    over, told = threading.Event(), threading.Event()
+    flow = step("endless", lambda: told.wait(10))
+    shift = Shift(store, flow)
+    run_id, said = shift.start(flow), list[Any]()
+    shift.before_reply("commit", lambda batch, partition, outcomes, want: said.extend(outcomes))
+    thread = threading.Thread(target=lambda: shift.worker(overdue=over.is_set, stopping=over.is_set).drain(0, "q"))
+    thread.start()
+    eventually(lambda: shift.moves(run_id, "k"))
+    over.set()
+    eventually(lambda: shift.moves(run_id, "b") == ["0"])
+    time.sleep(6 * holding.TICK)
+    told.set()
+    thread.join()
+    assert ([outcome.kind for outcome, _ in said], shift.moves(run_id, "kbc")) == ([OutcomeKind.GIVEN_BACK], ["0", "0"])

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from conductor import DeclarationError, Retry, TransientError, Workflow
+from conductor import DeclarationError, EffectSpec, Retry, TransientError, Workflow, capability
+from conductor.declare.operation import operation_flow
 from conductor.records import Backoff, FailurePolicy, RetryPolicy
 
 
@@ -31,7 +32,7 @@ def test_options_reach_the_graph() -> None:
     a, b = flow.graph.nodes
     assert (a.queue, a.priority, a.timeout_ms, a.lease_ms, a.policy, a.result) == ("gpu", 0, 120_000, 30_000, FailurePolicy.PAUSE, True)
     assert a.retry == RetryPolicy(2, ("builtins.TimeoutError",), (f"{__name__}.Declined",), Backoff.EXPONENTIAL, 60_000, 3_600_000)
-    assert (b.queue, b.priority, b.timeout_ms, b.lease_ms, b.policy, b.result) == ("", None, 0, 15_000, FailurePolicy.CONTINUE, False)
+    assert (b.queue, b.priority, b.timeout_ms, b.lease_ms, b.policy, b.result) == ("", None, 0, 0, FailurePolicy.CONTINUE, False)
     assert b.retry is None
 
 
@@ -115,3 +116,21 @@ def test_retention_and_policy_of_a_workflow() -> None:
         Workflow("d", retention=-1)
     with pytest.raises(DeclarationError, match="e: on_failure is 'explode'; known are fail, continue, pause"):
         Workflow("e", on_failure="explode")
+
+
+@pytest.mark.spec("RUN-4", "EFF-2")
+@pytest.mark.parametrize(
+    ("options", "alone"),
+    [({}, True), ({"retry": "verify_first", "effects": (EffectSpec("written", lambda: True),)}, True), ({"retry": "replay"}, False), ({"retry": "replay", "consent": True}, True),
+     ({"retry": "replay", "effects": (EffectSpec("written", lambda: True),)}, True)])
+def test_a_capability_that_may_not_be_repeated_at_will_is_claimed_alone(options: Any, alone: bool) -> None:
+    """As a step as it is as an operation: a lost worker would leave all of a batch in doubt, begun or not."""
+
+    @capability("charge", **options)
+    def charge(n: int) -> int:
+        return n
+
+    flow = Workflow("flow")
+    flow.step(charge, name="one", params={"n": 1})
+    (node,) = flow.graph.nodes
+    assert (node.alone, operation_flow(charge).graph.nodes[0].alone) == (alone, alone)

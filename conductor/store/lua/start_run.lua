@@ -3,6 +3,7 @@
 --! args: run_id workflow graph input queue priority session key digest tags delay start_at expires deadline retain_completed retain_failed key_retention steps roots hooks eaches forked_from queue_reason up idle_timeout tag lane lane_terms_given lane_turn limit_keys doc lines records
 --! use: partition clock straight_start run save step each waiters ready lane give keep stub
 -- With a `tag` the first step is claimed for the caller at once, and the answer ends with what it holds; asked again, it still holds it.
+-- Not where the capability, or everything, is paused.
 -- In a lane the run has a place at once, or is queued; past the queue it is LANE_FULL, and nothing is written.
 --! result: OK notice pokes run_id claim | EXISTS … run_id claim | CONFLICT … run_id | NEED_GRAPH | RUN_ENDED | TOO_DEEP | LANE_FULL
 local RUN = P .. 'run:' .. run_id
@@ -89,7 +90,10 @@ if up ~= NIL then
   redis.call('SADD', parent.key .. ':ops', run_id)
 end
 progress(run)
-if tag ~= NIL then
+-- What is paused is claimed by no caller either; it stands ready, and goes on with everything else.
+local paused = tag ~= NIL and (redis.call('HEXISTS', P .. 'holds', 'all') == 1
+  or redis.call('HEXISTS', P .. 'holds', 'capability:' .. descriptor(run, 0).capability) == 1)
+if tag ~= NIL and not paused then
   for _, entry in ipairs(fresh) do
     local _, index = parse_ref(entry.member)
     claim_step(run, index, record(run, index, NIL), descriptor(run, index))

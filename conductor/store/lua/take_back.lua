@@ -1,23 +1,12 @@
 -- take_back: steps set aside for want of code stand ready again when a worker that has the code comes; it names its signatures.
 -- What has waited longer than `patience` has its run paused as code_missing, which lifts itself here.
 --! args: caller number patience limit count
---! use: partition clock token run save step each waiters ready unpause
+--! use: partition clock token run save step each waiters ready unpause retake
 --! result: OK now pokes runs…
 if told then return told end
-local ASIDE = P .. 'aside'
-local mine, moved = {}, {}
+local mine = {}
 for i = 1, tonumber(count) do mine[ARGV[5 + i]] = true end
 
-local function restore(signature, entry)
-  local queue, score, member = string.match(entry, '^(.-)\n(.-)\n(.*)$')
-  local id, index = parse_ref(member)
-  local run = run_of(id)
-  if not run or ended(run) then return end
-  emit(run, 'n', index, signature)
-  if run.st == RUN_PAUSED and run.wy == 'code_missing' and run.ph ~= 'U' then unpause(run, 'worker') end
-  fresh[#fresh + 1] = {queue = queue, member = member, score = tonumber(score)}
-  moved[#moved + 1] = member .. ' taken_back'
-end
 local function despair(entry)
   local id, index = parse_ref(string.match(entry, '([^\n]*)$'))
   local run = run_of(id)
@@ -34,10 +23,7 @@ local found = redis.call('ZRANGE', ASIDE, 0, -1, 'WITHSCORES')
 for i = 1, #found, 2 do
   local signature, list = found[i], P .. 'aside:' .. found[i]
   if mine[signature] then
-    local entries = redis.call('LRANGE', list, 0, tonumber(limit) - 1)
-    for _, entry in ipairs(entries) do restore(signature, entry) end
-    redis.call('LTRIM', list, #entries, -1)
-    if redis.call('EXISTS', list) == 0 then redis.call('ZREM', ASIDE, signature) end
+    retake(signature, tonumber(limit))
   elseif now - tonumber(found[i + 1]) > num(patience) then
     -- The list is turned round, so that each look goes on where the last one ended; what belongs to no live run is dropped.
     for _ = 1, math.min(tonumber(limit), redis.call('LLEN', list)) do
