@@ -24,7 +24,7 @@ from conductor.operations.showing import show_operation as show
 from conductor.service.access import Caller, Reader, Served, Writer, spelling_of
 from conductor.service.errors import Forbidden
 from conductor.service.forms import Body, Limit, Query, Seconds, Word
-from conductor.service.ownership import own_operation, own_session
+from conductor.service.ownership import own_keys, own_operation, own_session
 from conductor.service.patience import until
 from conductor.service.shown import OperationFull, Operations, OperationStatus, Said
 from conductor.store.reads import read_now
@@ -116,7 +116,8 @@ async def call(asked: Calling, caller: Writer, conductor: Served, request: Reque
 
 def _begin(conductor: Conductor, caller: Caller, asked: Calling, session: str) -> Answer:
     _refuse_beyond(conductor, caller, asked.capability)
-    return conductor.call(asked.capability, asked.params, session=session, key=asked.key or "", timeout=0, remote=True)
+    with own_keys(conductor, caller):
+        return conductor.call(asked.capability, asked.params, session=session, key=asked.key or "", timeout=0, remote=True)
 
 
 def _is_answer(told: Answer) -> bool:
@@ -128,8 +129,9 @@ def submit(asked: Deferred, caller: Writer, conductor: Served) -> Any:
     """Queue a capability for a worker and answer at once."""
     session = own_session(caller, asked.session)
     _refuse_beyond(conductor, caller, asked.capability)
-    return conductor.submit(
-        asked.capability, asked.params, session=session, key=asked.key or "", queue=asked.queue, priority=asked.priority)
+    with own_keys(conductor, caller):
+        return conductor.submit(
+            asked.capability, asked.params, session=session, key=asked.key or "", queue=asked.queue, priority=asked.priority)
 
 
 def _refuse_beyond(conductor: Conductor, caller: Caller, name: str) -> None:
