@@ -250,6 +250,9 @@ def test_only_an_effect_in_doubt_is_resolved(bureau: Bureau, api: Api) -> None:
     assert api.refused("POST", f"/v1/runs/{run_id}/resolve", {"step": "charge", "absent": True}) == (409, "not_in_doubt")
     for wrong in ({"step": "charge"}, {"step": "charge", "landed": 1, "absent": True}, {"step": "charge", "absent": False}):
         assert api.refused("POST", f"/v1/runs/{run_id}/resolve", wrong) == (422, "bad_input")
+    told = api.ask("POST", f"/v1/runs/{run_id}/resolve", {"step": "charge", "landed": "seven"})  # of a wrong type
+    assert (told.status_code, told.json()["error"]["code"]) == (422, "bad_input")
+    assert "int was expected" in told.json()["error"]["message"]
 
 
 # Errors of the road.

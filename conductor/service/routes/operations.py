@@ -14,7 +14,7 @@ from fastapi import Query as Parameters
 from fastapi.concurrency import run_in_threadpool
 from pydantic import Field
 
-from conductor.errors import BadInput, BadResult
+from conductor.errors import BadInput
 from conductor.operations.acting import refuse_over
 from conductor.operations.answers import Answer, QueuedForRetry, Submitted, TimedOut
 from conductor.operations.call import wait_for
@@ -185,8 +185,4 @@ def resolve(operation_id: str, asked: Resolving, caller: Writer, conductor: Serv
     happened = "landed" in asked.model_fields_set
     if happened == bool(asked.absent):
         raise BadInput(what="request", field="landed", problem="say one of: landed with what it gave, or absent: true")
-    try:
-        return conductor.resolve(operation_id, happened=happened, value=asked.landed, actor=caller.actor)
-    except BadResult as wrong:  # here it was not the code that gave it
-        problem = f"{wrong.expected} was expected: {wrong.problem}"
-        raise BadInput(what=f"what operation {operation_id} gave", field=wrong.field, problem=problem) from None
+    return conductor.resolve(operation_id, happened=happened, value=asked.landed, actor=caller.actor)
