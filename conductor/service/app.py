@@ -61,7 +61,10 @@ class Service(FastAPI):
 
 def asgi(conductor: Conductor, *, auth: Auth | None = None) -> Service:
     """The service as an ASGI app, to be run by `conductor serve` or mounted: `app.mount("/conductor", conductor.asgi(auth=who))`."""
-    app = Service(title="Conductor", version=__version__, description=_TEXT, docs_url=None, redoc_url=None, openapi_url=None)
+    app = Service(
+        title="Conductor", version=__version__, description=_TEXT, docs_url=None, redoc_url=None, openapi_url=None,
+        redirect_slashes=False,  # a redirect would be built from `Host`, and would send a token to whoever stands there
+    )
     store = conductor.engine.store
     app.state.conductor = conductor
     app.state.access = Access(Keyring(store), auth)

@@ -283,6 +283,19 @@ def test_what_a_proxy_might_say_is_not_believed(bureau: Bureau, raw: RawServer) 
     assert "evil.example" not in str(answer)
 
 
+def test_a_slash_too_many_leads_nobody_to_another_host_and_is_no_deed(bureau: Bureau, raw: RawServer) -> None:
+    """A redirect would be built from `Host`, and a program would take its token there."""
+    secret = Api(bureau.conductor).new_token("ci")
+    raw.app.state.access.keyring.expire()
+    sign = f"Authorization: Bearer {secret}"
+    for method, path in [("POST", "/v1/runs/"), ("GET", "/v1/runs/"), ("GET", "/v1/sessions/ann/inbox/"), ("GET", "/metrics/"), ("GET", "/v1/health/")]:
+        data = request(method, path, start('{"number": 1}') if method == "POST" else b"", sign, kind="application/json" if method == "POST" else "")
+        status, headers, told = raw.say(data.replace(b"Host: 127.0.0.1", b"Host: evil.example"))
+        assert (status, told["error"]["code"]) == (404, "unknown_route"), path
+        assert "location" not in headers
+    assert bureau.engine.store.deeds() == []
+
+
 def test_a_websocket_is_nobodys(raw: RawServer) -> None:
     upgrade = ("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==", "Sec-WebSocket-Version: 13")
     assert raw.say(request("GET", "/v1/events", b"", *upgrade, kind=""))[0] in (400, 404, 406, 422)
