@@ -18,14 +18,16 @@ from conductor.errors import BadInput
 from conductor.operations.acting import refuse_over
 from conductor.operations.answers import Answer, QueuedForRetry, Submitted, TimedOut
 from conductor.operations.call import wait_for
+from conductor.operations.listing import status_within
 from conductor.operations.offering import acts_for_everybody
-from conductor.operations.read import OpFilter, status_within
+from conductor.operations.read import OpFilter
 from conductor.operations.showing import show_operation as show
 from conductor.service.access import Caller, Reader, Served, Writer, spelling_of
 from conductor.service.errors import Forbidden
 from conductor.service.forms import Body, Limit, Query, Seconds, Word
 from conductor.service.ownership import own_keys, own_operation, own_session
 from conductor.service.patience import until
+from conductor.service.replies import reply
 from conductor.service.shown import OperationFull, Operations, OperationStatus, Said
 from conductor.store.reads import read_now
 
@@ -54,15 +56,20 @@ class Wanted(Query):
     session: Word | None = None
     older_than: Seconds = Field(0, description="seconds since it was made")
     limit: Limit = 50
+    cursor: Annotated[str, Field(max_length=400, description="where the page before ended")] = ""
 
 
-@router.get("/operations", response_model=Operations, response_model_exclude_none=True)
+@router.get("/operations", response_model=Operations)
 def list_operations(caller: Reader, conductor: Served, wanted: Annotated[Wanted, Parameters()]) -> Any:
-    """Operations, newest first, and steps of runs that wait for a retry. Parameters and results are not among it."""
+    """Operations, newest first, then steps of runs that wait for a retry, without parameters and results. With a `cursor` there may be
+    more, even if the page is short."""
     by = OpFilter(
         wanted.state or "", wanted.capability or "", wanted.error_kind or "", wanted.session or "", int(wanted.older_than * 1000),
         caller.sessions)
-    return {"operations": conductor.operations(by, limit=wanted.limit), "now": read_now(conductor.engine.store)}
+    found = conductor.operations(by, cursor=wanted.cursor, limit=wanted.limit)
+    return reply({
+        "operations": [one.to_json() for one in found], "cursor": found.cursor or None, "now": read_now(conductor.engine.store),
+    })
 
 
 @router.get("/operations/status", response_model=OperationStatus)
