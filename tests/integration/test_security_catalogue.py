@@ -296,6 +296,15 @@ def test_a_slash_too_many_leads_nobody_to_another_host_and_is_no_deed(bureau: Bu
     assert bureau.engine.store.deeds() == []
 
 
+@pytest.mark.parametrize(("sent", "session"), [
+    ("a%2Fb", "a/b"), ("a%2fb", "a/b"), ("%252F", "%2F"), ("a%2F%252F", "a/%2F"), ("%2F..%2F..%2Fetc", "/../../etc"), ("%C3%A9%2Fx", "\u00e9/x"),
+])
+def test_a_name_in_a_path_is_decoded_once(raw: RawServer, sent: str, session: str) -> None:
+    status, _, told = raw.say(request("GET", f"/v1/sessions/{sent}/grants", kind=""))
+    assert (status, told["session"]) == (200, session)
+    assert raw.say(request("GET", f"/v1%2Fsessions/{sent}/grants", kind=""))[0] == 404
+
+
 def test_a_websocket_is_nobodys(raw: RawServer) -> None:
     upgrade = ("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==", "Sec-WebSocket-Version: 13")
     assert raw.say(request("GET", "/v1/events", b"", *upgrade, kind=""))[0] in (400, 404, 406, 422)

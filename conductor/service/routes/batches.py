@@ -24,11 +24,12 @@ from conductor.service.forms import Body
 from conductor.service.ownership import own_keys, own_operation, own_session
 from conductor.service.replies import Responses, example, reply
 from conductor.service.routes.runs import ROW
+from conductor.service.segments import SegmentRoute
 from conductor.store.reads import read_now
 
 __all__ = ["router"]
 
-router = APIRouter(tags=["batches"])
+router = APIRouter(route_class=SegmentRoute, tags=["batches"])
 
 T = TypeVar("T")
 

@@ -15,11 +15,12 @@ from conductor.service.access import Served, Writer
 from conductor.service.forms import Body
 from conductor.service.ownership import own_run
 from conductor.service.replies import Responses, example, reply
+from conductor.service.segments import SegmentRoute
 from conductor.store.lanes import lane_of
 
 __all__ = ["router"]
 
-router = APIRouter(tags=["runs"])
+router = APIRouter(route_class=SegmentRoute, tags=["runs"])
 
 _RUN = "01908f2e-7c1a-7b3e-9d55-3f1c5e0a7b05"
 _MOVED: Responses = {200: example("what became of it", {"run_id": _RUN, "word": "ok", "state": "paused"})}

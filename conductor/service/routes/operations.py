@@ -34,11 +34,13 @@ from conductor.store.reads import read_now
 if TYPE_CHECKING:
     from conductor.broker.conductor import Conductor
 
+from conductor.service.segments import SegmentRoute
+
 __all__ = ["router"]
 
 _CALL_SECONDS = 60.0
 
-router = APIRouter(prefix="/v1", tags=["operations"])
+router = APIRouter(route_class=SegmentRoute, prefix="/v1", tags=["operations"])
 
 
 # Looking.

@@ -21,11 +21,12 @@ from conductor.service.ownership import own_keys, own_run, own_session
 from conductor.service.patience import until
 from conductor.service.quick import QuickRoute
 from conductor.service.replies import example, reply
+from conductor.service.segments import SegmentRoute
 from conductor.store.notices import glimpse
 
 __all__ = ["router"]
 
-router = APIRouter(tags=["runs"])
+router = APIRouter(route_class=SegmentRoute, tags=["runs"])
 
 _LONGEST_WAIT = 30
 RUN = "01908f2e-7c1a-7b3e-9d55-3f1c5e0a7b05"
