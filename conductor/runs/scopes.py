@@ -20,10 +20,11 @@ from conductor.store.listing import Filter, list_runs, queues
 if TYPE_CHECKING:
     from conductor.wiring import Engine
 
-__all__ = ["Scoped", "holds_json", "pause_scope", "queues_json", "resume_scope", "scope_named", "strange"]
+__all__ = ["KINDS", "Scoped", "holds_json", "pause_scope", "queues_json", "resume_scope", "scope_named", "strange"]
 
 _LIVE = frozenset(RunState) - terminal(RUN)
 _KINDS = ("workflow", "queue", "capability")
+KINDS = ("all", *_KINDS)
 _REASON = 1024
 
 

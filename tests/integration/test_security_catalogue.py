@@ -346,7 +346,7 @@ def test_metrics_have_fixed_labels_whatever_was_asked_for(bureau: Bureau, api: A
     for leaked in (run_id, "secretkey", "annsession", "redtag", "xyzzy", "plugh", "BREW", "nothing/here", bureau.engine.store.namespace):
         assert leaked not in text, leaked
     labels = {part.split("=")[0] for line in text.splitlines() if "{" in line for part in line[line.index("{") + 1 : line.index("}")].split(",")}
-    assert labels <= {"queue", "state", "sweep", "method", "route", "status", "version"}
+    assert labels <= {"queue", "state", "sweep", "method", "route", "status", "version", "kind"}
     assert 'conductor_ready_steps{queue="celery"} 1.0' in text
     assert 'conductor_runs{state="running"} 1.0' in text
     assert 'route="unmatched"' in text

@@ -291,5 +291,5 @@ def test_a_store_that_is_away_is_503_and_health_says_that_the_service_lives(name
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "store_unreachable")
         assert answer.headers["retry-after"]
         assert bureau.api.get("/v1/health") == {"status": "ok"}
-        assert bureau.api.ask("GET", "/v1/ready").json() == {"status": "unavailable"}
+        assert bureau.api.ask("GET", "/v1/ready").json() == {"status": "unavailable", "health": "red"}
         assert bureau.api.ask("GET", "/v1/ready").status_code == 503
