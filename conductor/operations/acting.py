@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from conductor import codec
 from conductor.declare import registry
 from conductor.declare.operation import capability_of
-from conductor.errors import BadInput, BadResult, NotFailed, NotHealthy, NotInDoubt, UnknownOperation
+from conductor.errors import BadInput, BadResult, NotFailed, NotHealthy, NotInDoubt, UnknownOperation, redact
 from conductor.operations.answers import Answer
 from conductor.operations.call import answer_of
 from conductor.operations.read import Operation, Place, place_of
@@ -65,7 +65,7 @@ def cancel(engine: Engine, operation_id: str, *, reason: str = "requested", acto
     if not place.stand_alone:
         problem = f"it is a step of run {place.run.run_id}; cancel the run"
         raise BadInput(what=f"cancel of operation {operation_id}", field="operation", problem=problem)
-    return engine.store.cancel(place.run.run_id, reason=reason, actor=actor)
+    return engine.store.cancel(place.run.run_id, reason=redact(reason), actor=actor)
 
 
 def resolve(engine: Engine, operation_id: str, *, happened: bool, value: Any = None, actor: str = "") -> Answer:
