@@ -78,7 +78,7 @@ class Campaign:
             error = response.json()["error"]
             assert error["code"], told
             assert error["message"], told
-            assert "hint" in error, told
+            assert error["hint"], told
             assert self.state() == before, f"refused, and yet something changed: {told}"
             if error["code"] == _FRAMEWORKS.get(response.status_code):
                 return  # its path was another one's
