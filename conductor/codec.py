@@ -26,9 +26,10 @@ from conductor.blobs import BlobStore, check_name, fetch, keep
 from conductor.errors import BadInput, CorruptPayload, NoBlobStore, UnknownFormat, ValueTooLarge
 
 __all__ = [
-    "BLOB_LIMIT", "LIMIT", "MAX_DEPTH", "NULL", "OFFLOAD_ABOVE", "Codec", "blob_names", "blob_store", "canonical", "check_controls",
-    "check_json", "check_text", "decode", "drop_blobs", "encode", "fingerprint", "has_blobs", "join_list", "offload", "pack", "plain",
-    "register_codec", "serialization_problem", "size_limit", "split_list", "unpack", "use_blobs",
+    "BLOB_LIMIT", "LIMIT", "LONGEST_SESSION", "MAX_DEPTH", "NULL", "OFFLOAD_ABOVE", "Codec", "blob_names", "blob_store", "canonical",
+    "check_controls", "check_json", "check_session", "check_text", "decode", "drop_blobs", "encode", "fingerprint", "has_blobs",
+    "join_list", "offload", "pack", "plain", "register_codec", "serialization_problem", "size_limit", "split_list", "unpack",
+    "use_blobs",
 ]
 
 logger = logging.getLogger(__name__)
@@ -36,6 +37,7 @@ logger = logging.getLogger(__name__)
 LIMIT = 1_048_576  # bytes of one payload
 OFFLOAD_ABOVE = 65_536  # bytes; what is larger goes to the blob store, where there is one
 BLOB_LIMIT = 1_073_741_824  # bytes of one payload that goes to the blob store
+LONGEST_SESSION = 256
 MAX_DEPTH = 100  # the parser itself stops at 200
 NULL = "j1:null"
 _LONGEST_NUMBER = 4000  # digits; the parser stops at 4300
@@ -251,6 +253,14 @@ def check_text(value: Any, what: str, max_len: int) -> str:
     if found := _CONTROL.search(value):
         raise BadInput(what=what, field=what, problem=f"it holds the control character {found.group()!r}")
     return value
+
+
+def check_session(value: Any) -> str:
+    """The name of a session. `.` and `..` are none: no URL can name them, because whatever a request passes takes them for directions."""
+    name = check_text(value, "session", LONGEST_SESSION)
+    if name in (".", ".."):
+        raise BadInput(what="session", field="session", problem=f"{name!r} is no name; choose another")
+    return name
 
 
 def serialization_problem(error: PydanticSerializationError) -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from conductor.errors import UnknownRun
-from conductor.ids import derived_id
 from conductor.store.reads import RunRecord, read_run
 
 if TYPE_CHECKING:
@@ -52,13 +51,6 @@ class Call:
     def key(self, given: str) -> str:
         """The idempotency key: without one the message's id serves, so a message that comes twice makes nothing twice."""
         return given or (f"message:{self.message_id}" if self.message_id else "")
-
-    def id_beside(self, run_id: str, what: str) -> str:
-        """An id in the home of a run that is the same whenever this message comes; empty for a message without one."""
-        if not self.message_id:
-            return ""
-        stamp, home = int(run_id.replace("-", "")[:12], 16), int(run_id[-2:], 16)
-        return derived_id(f"{what}\0{run_id}\0{self.message_id}", stamp, home)
 
     @property
     def _mark(self) -> str:

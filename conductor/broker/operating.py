@@ -9,7 +9,7 @@ from conductor.declare.capability import Capability, find, search
 from conductor.declare.durations import Duration
 from conductor.declare.starting import start_options
 from conductor.errors import RunFinished, UnknownRun
-from conductor.operations import acting, call, read, schedules
+from conductor.operations import acting, call, listing, read, schedules
 from conductor.operations.answers import Answer, Submitted
 from conductor.sessions import consent, inbox
 from conductor.store.jobs import JobRecord
@@ -82,13 +82,16 @@ class Operating:
         """One operation: a stand-alone one by its id, a step by `run:step[:item]`."""
         return read.find(self.engine, operation_id)
 
-    def operations(self, wanted: read.OpFilter | None = None, *, limit: int = 50) -> list[read.Operation]:
-        """Operations, newest first, and steps that wait for a retry."""
-        return read.list_operations(self.engine, wanted, limit=limit)
+    def operations(
+        self, wanted: read.OpFilter | None = None, *, cursor: str = "", limit: int = 50, patient: bool = False,
+    ) -> listing.Listed:
+        """A page of operations, newest first, then steps that wait for a retry; `.cursor` of the page, given back, is where the next one
+        begins. `patient` looks on until there are `limit` of them, or no more, however long that takes."""
+        return listing.list_operations(self.engine, wanted, cursor=cursor, limit=limit, patient=patient)
 
     def operation_status(self) -> dict[str, Any]:
         """The queue at a glance."""
-        return read.status(self.engine)
+        return listing.status(self.engine)
 
     def retry_operation(self, operation_id: str, *, health_check: Any = False, actor: str = "") -> Answer:
         """Replay from the record, without parameters."""

@@ -70,15 +70,17 @@ def resolve(call: Call, operation_id: str, landed: bool, value: Any = None, acto
 
 def list_operations(
     call: Call, state: str = "", capability: str = "", error_kind: str = "", session: str = "", older_than: float = 0, limit: int = 50,
+    cursor: str = "",
 ) -> dict[str, Any]:
-    """Operations, newest first, and steps of runs that wait for a retry. `older_than` is in seconds."""
+    """Operations, newest first, and steps of runs that wait for a retry. `older_than` is in seconds. With a `cursor` there may be more."""
     for field, value, known in (("state", state, STATUSES), ("error_kind", error_kind, ERROR_KINDS)):
         if value and value not in known:
             raise BadInput(what="list of operations", field=field, problem=f"{value[:80]!r} is none of: {', '.join(known)}")
     if not 1 <= limit <= _MOST:
         raise BadInput(what="list of operations", field="limit", problem=f"{limit} is outside 1 to {_MOST}")
     wanted = OpFilter(state, capability, error_kind, session, int(older_than * 1000))
-    return {"operations": [one.to_json() for one in call.conductor.operations(wanted, limit=limit)]}
+    found = call.conductor.operations(wanted, cursor=cursor, limit=limit)
+    return {"operations": [one.to_json() for one in found], "cursor": found.cursor or None}
 
 
 def show_operation(call: Call, operation_id: str, values: bool = False) -> dict[str, Any]:

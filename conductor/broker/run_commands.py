@@ -11,6 +11,7 @@ from conductor.broker.commanding import Call
 from conductor.errors import BadInput, RunFinished
 from conductor.runs.erasing import erase_run as erase
 from conductor.runs.finding import Where, find
+from conductor.runs.fork import fork_id
 from conductor.runs.fork import fork_run as fork
 from conductor.runs.fsck import fsck as recount
 from conductor.runs.outcome import outcome
@@ -66,10 +67,12 @@ def retry_run(call: Call, run_id: str, actor: str = "") -> dict[str, Any]:
     return call.done(run_id) or call.conductor.retry(run_id, actor=call.signed(actor))
 
 
-def fork_run(call: Call, run_id: str, from_: str, changes: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Start a new run on today's code that keeps what a step of an old run stood on. A redelivered message finds the first fork."""
+def fork_run(call: Call, run_id: str, from_: str, changes: dict[str, Any] | None = None, key: str = "") -> dict[str, Any]:
+    """Start a new run on today's code that keeps what a step of an old run stood on. Without a key the message's id serves as one: a
+    redelivered message finds the first fork."""
     call.conductor._check_id(run_id)
-    told = fork(call.engine, run_id, from_=from_, changes=changes, new_id=call.id_beside(run_id, "fork"))
+    beside = fork_id(run_id, call.message_id) if call.message_id and not key else ""
+    told = fork(call.engine, run_id, from_=from_, changes=changes, new_id=beside, key=key)
     return {"run_id": told.run_id, "forked_from": run_id, "from": from_, "effects_repeat": True}
 
 

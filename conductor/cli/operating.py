@@ -121,7 +121,7 @@ def listing(
 ) -> None:
     """List operations, newest first, and steps of runs that wait for a retry."""
     wanted = OpFilter(state or "", capability, error_kind or "", session, int(older_than * 1000))
-    found: list[Operation] = here.conductor.operations(wanted, limit=limit)
+    found: list[Operation] = here.conductor.operations(wanted, limit=limit, patient=True)
     if here.json:
         print_json({"operations": [one.to_json() for one in found]})
         return

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol, TypeVar
 
-from conductor.codec import check_text
+from conductor.codec import check_session, check_text
 from conductor.declare.durations import Duration, in_ms
 from conductor.declare.lanes import Lane, check_lane
 from conductor.declare.options import check_priority, check_queue, known_names
@@ -18,7 +18,7 @@ __all__ = ["Handle", "StartOptions", "start_options"]
 
 T = TypeVar("T")
 
-_KEY, _SESSION, _TAG, _TAGS = 512, 256, 128, 32
+_KEY, _TAG, _TAGS = 512, 128, 32
 _KNOWN = ("countdown", "deadline", "eta", "expires", "key", "lane", "priority", "queue", "session", "tags")
 
 
@@ -79,7 +79,7 @@ def start_options(
         raise BadInput(what=what, field="eta", problem="countdown was given as well; one of them says when")
     return StartOptions(
         key="" if key is None else _text(key, what, "key", _KEY),
-        session="" if session is None else _text(session, what, "session", _SESSION),
+        session="" if session is None else _session(session, what),
         queue="" if queue is None else _declared(check_queue, queue, what, "queue"),
         priority=None if priority is None else _declared(check_priority, priority, what, "priority"),
         tags=_tags(tags, what),
@@ -105,6 +105,13 @@ def _text(value: Any, what: str, field: str, longest: int) -> str:
         return check_text(value, field, longest)
     except BadInput as error:
         raise BadInput(what=what, field=field, problem=error.problem) from None
+
+
+def _session(value: Any, what: str) -> str:
+    try:
+        return check_session(value)
+    except BadInput as error:
+        raise BadInput(what=what, field="session", problem=error.problem) from None
 
 
 def _tags(tags: Any, what: str) -> tuple[str, ...]:

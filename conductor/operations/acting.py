@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from conductor import codec
 from conductor.declare import registry
 from conductor.declare.operation import capability_of
-from conductor.errors import BadInput, NotFailed, NotHealthy, NotInDoubt, UnknownOperation
+from conductor.errors import BadInput, BadResult, NotFailed, NotHealthy, NotInDoubt, UnknownOperation, redact
 from conductor.operations.answers import Answer
 from conductor.operations.call import answer_of
 from conductor.operations.read import Operation, Place, place_of
@@ -65,13 +65,13 @@ def cancel(engine: Engine, operation_id: str, *, reason: str = "requested", acto
     if not place.stand_alone:
         problem = f"it is a step of run {place.run.run_id}; cancel the run"
         raise BadInput(what=f"cancel of operation {operation_id}", field="operation", problem=problem)
-    return engine.store.cancel(place.run.run_id, reason=reason, actor=actor)
+    return engine.store.cancel(place.run.run_id, reason=redact(reason), actor=actor)
 
 
 def resolve(engine: Engine, operation_id: str, *, happened: bool, value: Any = None, actor: str = "") -> Answer:
     """Say whether an effect in doubt happened, and what it gave. The step or operation then goes on from there."""
     place = place_of(engine, operation_id)
-    word = landed(_checked(engine, place, value)) if happened else ABSENT
+    word = landed(_checked(engine, place, f"operation {operation_id}", value)) if happened else ABSENT
     told = engine.store.resolve(place.run.run_id, place.index, place.item, word)
     if told != "OK":
         state = place.run.state if place.stand_alone else f"part of a run that is {place.run.state}"
@@ -83,10 +83,14 @@ def resolve(engine: Engine, operation_id: str, *, happened: bool, value: Any = N
     return answer_of(engine, operation_id)
 
 
-def _checked(engine: Engine, place: Place, value: Any) -> str:
+def _checked(engine: Engine, place: Place, what: str, value: Any) -> str:
     """The payload of the value, fitting the step's type where this process knows it."""
     from conductor.runs.execute import code_table
 
     code = code_table(engine).get(place.graph.nodes[place.index].signature)
     limit = engine.payload_limit
-    return code.landed(value, limit) if code is not None else codec.encode(value, limit=limit)
+    try:
+        return code.landed(value, limit) if code is not None else codec.encode(value, limit=limit)
+    except BadResult as wrong:  # here it was not the code that gave it
+        problem = f"{wrong.expected} was expected: {wrong.problem}"
+        raise BadInput(what=f"what {what} gave", field=wrong.field, problem=problem) from None

@@ -22,7 +22,7 @@ from conductor import codec
 from conductor.declare import registry
 from conductor.declare.capability import capability
 from conductor.declare.context import Ctx
-from conductor.errors import ArchiveUnreachable, OperationPending, UnknownOperation
+from conductor.errors import ArchiveUnreachable, OperationPending, UnknownOperation, redact
 from conductor.operations import call
 from conductor.operations.answers import Answer
 from conductor.operations.read import find
@@ -235,7 +235,7 @@ def run_here(
 
 
 def _params(action: Action, where: Where, reason: str, actor: str, rate: float) -> dict[str, Any]:
-    return {"action": action, "where": where.to_json(), "reason": reason, "actor": actor, "rate": rate}
+    return {"action": action, "where": where.to_json(), "reason": redact(reason), "actor": actor, "rate": rate}
 
 
 def standing(engine: Engine, batch_id: str) -> dict[str, Any]:

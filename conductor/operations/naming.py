@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from conductor.errors import BadInput, UnknownOperation
-from conductor.operations.read import OpFilter, list_operations
+from conductor.operations.listing import list_operations
+from conductor.operations.read import OpFilter
 from conductor.runs.naming import NEWEST, seen
 from conductor.store.listing import Ambiguous, find_run_by_prefix
 

@@ -1,12 +1,11 @@
-"""Reading operations: one record as callers see it, lists with filters, the state of the queue. Steps of runs are operations too.
+"""Reading operations: one record as callers see it, and what lists ask of it (`listing.py`). Steps of runs are operations too.
 
-Nothing here changes anything. Lists never load parameters or results.
+Nothing here changes anything.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,6 @@ from conductor.ids import is_run_id, partition_of
 from conductor.records import Graph, Node, NodeKind, QueueReason
 from conductor.state import OpState, StepState
 from conductor.store.indexes import scores
-from conductor.store.operations import open_steps, operations_by_time, queue_counts
 from conductor.store.reads import (
     RunRecord,
     StepRecord,
@@ -28,9 +26,7 @@ from conductor.store.reads import (
     read_errors,
     read_graph,
     read_input,
-    read_now,
     read_run,
-    read_runs,
     read_steps,
 )
 
@@ -38,8 +34,7 @@ if TYPE_CHECKING:
     from conductor.wiring import Engine
 
 __all__ = [
-    "ERROR_KINDS", "EXHAUSTED", "STATUSES", "OpFilter", "Operation", "Place", "find", "list_operations", "place_of", "read_operation",
-    "status", "status_within",
+    "ERROR_KINDS", "EXHAUSTED", "STATUSES", "OpFilter", "Operation", "Place", "find", "place_of", "read_operation",
 ]
 
 EXHAUSTED = ("retries_exhausted", "retry_age_exceeded")
@@ -47,7 +42,6 @@ STATUSES = (*(state.value for state in OpState), *(f"queued_{reason}" for reason
 """What lists can be filtered by: states, and what a queued one is queued as."""
 ERROR_KINDS = ("transient", "permanent", "unknown", "outcome_unknown", "effect_in_doubt")
 _UNDO = ":undo"
-_COUNTED = 10_000
 _ITEM = re.compile(r"[0-9]{1,9}\Z")  # `isdigit` also takes digits that are no numbers
 _STATES = {
     StepState.RUNNING: OpState.RUNNING, StepState.COMPLETED: OpState.COMPLETED, StepState.SKIPPED: OpState.COMPLETED,
@@ -123,7 +117,21 @@ class OpFilter:
             (not self.session or run.session == self.session)
             and (self.sessions is None or run.session in self.sessions)
             and now - run.created_at >= self.older_than_ms
+            and (not run.queue_reason or self._may_match_alone(run))
         )
+
+    @property
+    def may_match_steps(self) -> bool:
+        """Whether a step can be wanted: only those that wait for a retry are listed, and a worker may have taken one meanwhile."""
+        return self.state in ("", OpState.QUEUED, OpState.RUNNING, f"queued_{QueueReason.RETRY}")
+
+    def _may_match_alone(self, run: RunRecord) -> bool:
+        """A stand-alone operation is its run, which knows its capability, why it is queued, and how it ended."""
+        if self.capability and capability_of(run.workflow) != self.capability:
+            return False
+        if run.ended:
+            return not self.state or self.state == _ended(run)
+        return self.state in ("", OpState.QUEUED, OpState.RUNNING, f"queued_{run.queue_reason}")
 
     def matches(self, found: Operation) -> bool:
         return (
@@ -215,12 +223,15 @@ def _key_of(place: Place, node: Node) -> str:
 
 def _state(run: RunRecord, record: StepRecord) -> OpState:
     if run.queue_reason and run.ended:
-        if run.state == "failed" and run.reason in EXHAUSTED:
-            return OpState.EXHAUSTED
-        return OpState(run.state)
+        return _ended(run)
     if run.ended and record.state not in _STATES:
         return OpState.CANCELLED
     return _STATES.get(record.state, OpState.QUEUED)
+
+
+def _ended(run: RunRecord) -> OpState:
+    """How a stand-alone operation ended."""
+    return OpState.EXHAUSTED if run.state == "failed" and run.reason in EXHAUSTED else OpState(run.state)
 
 
 def _run_of(place: Place) -> str | None:
@@ -251,53 +262,3 @@ def _result(engine: Engine, place: Place, record: StepRecord, whole: bool) -> An
     key = store.keys.shard(run.run_id, place.index) if place.item is None else store.keys.items(run.run_id, place.index, place.item)
     found: Any = store.client().hget(key, f"{field}r")
     return None if found is None or found.startswith("@") else codec.decode(found)
-
-
-def list_operations(engine: Engine, wanted: OpFilter | None = None, *, limit: int = 50, steps: bool = True) -> list[Operation]:
-    """Stand-alone operations, newest first, and the steps of runs that wait for a retry."""
-    chosen, now = wanted or OpFilter(), read_now(engine.store)
-    found: list[Operation] = []
-    for place in _places(engine, steps):
-        if chosen.may_match(place.run, now) and chosen.matches(one := read_operation(engine, place)):
-            found.append(one)
-            if len(found) >= limit:
-                break
-    return found
-
-
-def _places(engine: Engine, steps: bool) -> Iterator[Place]:
-    store = engine.store
-    for page in operations_by_time(store):
-        for run in read_runs(store, page):
-            if run is not None:
-                yield Place(run, read_graph(store, run.partition, run.graph))
-    if not steps:
-        return
-    for run_id, index, item in open_steps(store):
-        run = read_run(store, run_id)
-        if run is not None and not run.queue_reason and not run.ended:
-            yield Place(run, read_graph(store, run.partition, run.graph), index, item)
-
-
-def status(engine: Engine) -> dict[str, Any]:
-    """The queue at a glance: how many are queued and why, when the next is due, how old the oldest is."""
-    now, seen = read_now(engine.store), queue_counts(engine.store)
-    steps = sum(1 for _ in open_steps(engine.store, ops=False))
-    return {
-        "queued": {**seen.queued, "retry_steps": steps}, "running": seen.running, "next_retry_at": seen.next_at,
-        "oldest_age_seconds": round(max(0, now - seen.oldest) / 1000, 1) if seen.oldest else None,
-    }
-
-
-def status_within(engine: Engine, sessions: frozenset[str]) -> dict[str, Any]:
-    """The same, of the operations of some sessions only: each is looked at, because nothing counts by session."""
-    now, found = read_now(engine.store), list_operations(engine, OpFilter(sessions=sessions), limit=_COUNTED)
-    queued = [one for one in found if one.queued]
-    alone = [one for one in queued if one.step is None]
-    due = [one.retry_at for one in queued if one.retry_at is not None]
-    counts = {reason.value: sum(one.queue_reason == reason for one in alone) for reason in QueueReason}
-    return {
-        "queued": {**counts, "retry_steps": len(queued) - len(alone)}, "running": sum(one.state is OpState.RUNNING for one in found),
-        "next_retry_at": min(due, default=None),
-        "oldest_age_seconds": round(max(0, now - min(one.created_at for one in queued)) / 1000, 1) if queued else None,
-    }

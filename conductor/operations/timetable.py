@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from conductor.codec import check_text
 from conductor.declare import every
-from conductor.errors import BadInput, ConductorError, UnknownSchedule
+from conductor.errors import BadInput, ConductorError, UnknownSchedule, redact
 from conductor.operations.schedules import Job, job_of, orphans
 from conductor.operations.schedules import resume as resume_job
 from conductor.store.jobs import JobRecord, Tick
@@ -87,7 +87,7 @@ def schedule_json(record: JobRecord, orphaned: bool) -> dict[str, Any]:
 
 def pause(engine: Engine, name: str, reason: str = "requested") -> str:
     """Stop it from ticking; what it has started goes on. OK or ALREADY."""
-    said = check_text(reason, "reason", _REASON) if reason else ""
+    said = redact(check_text(reason, "reason", _REASON)) if reason else ""
     return _moved(engine, name, engine.store.pause_job(name, reason=said))
 
 

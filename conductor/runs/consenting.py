@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from conductor.codec import check_text
+from conductor.codec import check_session
 from conductor.state import RUN, RunState, terminal
 from conductor.store.indexes import hash_pages
 from conductor.store.listing import Filter, list_runs
@@ -23,7 +23,6 @@ __all__ = ["Reconciled", "reconcile_consent"]
 
 _ENDED = frozenset(RunState) & terminal(RUN)
 _LATEST = 1000  # ended runs that are looked at: nothing older is of use to anybody
-_SESSION = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,7 @@ class Reconciled:
 
 def reconcile_consent(engine: Engine, session: str) -> Reconciled:
     """What a session does when it registers (again). Parked runs keep what they have; they have not ended."""
-    name = check_text(session, "session", _SESSION)
+    name = check_session(session)
     ended = [run.run_id for run in list_runs(engine.store, Filter(_ENDED, session=name), limit=_LATEST).runs]
     left_over = _with_consent(engine, ended)
     revoked = [run_id for run_id in left_over if engine.store.blanket(run_id, on=False) == "ENDED"]

@@ -11,10 +11,10 @@ import base64
 import hashlib
 import hmac
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from conductor.errors import BadInput
-from conductor.runs.filters import Where
 from conductor.store.secrets import store_secret
 
 if TYPE_CHECKING:
@@ -22,19 +22,21 @@ if TYPE_CHECKING:
 
 __all__ = ["read_cursor", "signed"]
 
-_TIMES = ("since", "until", "idle_duration_gt")
+Search = Mapping[str, Any]  # what was searched for, by name
+
+_TIMES = ("since", "until", "idle_duration_gt", "older_than_ms")
 _MAC = 16
 _LONGEST = 400
 
 
-def signed(engine: Engine, where: Where, within: frozenset[str] | None, place: str) -> str:
+def signed(engine: Engine, search: Search, within: frozenset[str] | None, place: str) -> str:
     """The cursor of a place; empty where the list has ended."""
     if not place:
         return ""
-    return base64.urlsafe_b64encode(_mac(engine, where, within, place) + place.encode()).decode()
+    return base64.urlsafe_b64encode(_mac(engine, search, within, place) + place.encode()).decode()
 
 
-def read_cursor(engine: Engine, where: Where, within: frozenset[str] | None, cursor: str) -> str:
+def read_cursor(engine: Engine, search: Search, within: frozenset[str] | None, cursor: str) -> str:
     """The place of a cursor of this search; empty for none."""
     if not cursor:
         return ""
@@ -43,14 +45,14 @@ def read_cursor(engine: Engine, where: Where, within: frozenset[str] | None, cur
         mac, place = raw[:_MAC], raw[_MAC:].decode()
     except ValueError:  # also what is not ASCII
         mac, place = b"", ""
-    right = bool(place) and hmac.compare_digest(mac, _mac(engine, where, within, place))
+    right = bool(place) and hmac.compare_digest(mac, _mac(engine, search, within, place))
     if not right or cursor != base64.urlsafe_b64encode(mac + place.encode()).decode():
         problem = "it is not one that a list of this store gave for these filters; begin again without a cursor"
-        raise BadInput(what="list of runs", field="cursor", problem=problem)
+        raise BadInput(what="list", field="cursor", problem=problem)
     return place
 
 
-def _mac(engine: Engine, where: Where, within: frozenset[str] | None, place: str) -> bytes:
-    search = {name: value for name, value in where.to_json().items() if name not in _TIMES}
-    text = json.dumps([engine.store.namespace, search, None if within is None else sorted(within), place])
+def _mac(engine: Engine, search: Search, within: frozenset[str] | None, place: str) -> bytes:
+    lasting = {name: value for name, value in search.items() if name not in _TIMES}
+    text = json.dumps([engine.store.namespace, lasting, None if within is None else sorted(within), place])
     return hmac.new(store_secret(engine.store), text.encode(), hashlib.sha256).digest()[:_MAC]

@@ -50,13 +50,13 @@ def find(engine: Engine, where: Where, *, cursor: str = "", limit: int = 50, wit
     now = read_now(engine.store)
     if where.archived:
         return _archived(engine, where, now, cursor=cursor, limit=limit, within=within)
-    wanted, place, warning = where.to_filter(now, within), read_cursor(engine, where, within, cursor), ""
+    wanted, place, warning = where.to_filter(now, within), read_cursor(engine, where.to_json(), within, cursor), ""
     try:
         page = list_with_parked(engine, wanted, cursor=place, limit=limit)
     except ArchiveUnreachable as error:
         warning = f"parked runs are left out: {error}"
         page = list_runs(engine.store, wanted, cursor=place, limit=limit)
-    return Found(rows_of(engine, page.runs, now), signed(engine, where, within, page.cursor), now, warning)
+    return Found(rows_of(engine, page.runs, now), signed(engine, where.to_json(), within, page.cursor), now, warning)
 
 
 def rows_of(engine: Engine, runs: Sequence[RunRecord], now: int) -> list[dict[str, Any]]:

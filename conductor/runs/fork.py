@@ -7,14 +7,14 @@ steps that run happen again. A changed input is seen only by steps that run.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from conductor import codec
 from conductor.declare.limits import limit_keys
-from conductor.errors import BadInput, ForkRefused, LaneFull, UnknownRun, UnknownStep, UnknownWorkflow
+from conductor.errors import BadInput, ForkRefused, KeyConflict, LaneFull, UnknownRun, UnknownStep, UnknownWorkflow
 from conductor.fold import ancestors
-from conductor.ids import new_run_id
+from conductor.ids import derived_id, new_run_id, partition_of
 from conductor.records import Graph, LaneTerms, NewRun, NodeKind
 from conductor.runs.parking import awake
 from conductor.runs.returning import returned
@@ -26,7 +26,7 @@ from conductor.store.snapshots import read_snapshot
 if TYPE_CHECKING:
     from conductor.wiring import Engine
 
-__all__ = ["ForkPlan", "fork_run", "plan_fork"]
+__all__ = ["ForkPlan", "fork_id", "fork_run", "plan_fork"]
 
 _STAYS = (StepState.COMPLETED, StepState.SKIPPED)
 
@@ -94,11 +94,12 @@ def _kept_from(run_id: str, from_: str, today: Graph, old: Graph, steps: Mapping
 
 
 def fork_run(
-    engine: Engine, run_id: str, *, from_: str, changes: Mapping[str, Any] | None = None, new_id: str = "",
+    engine: Engine, run_id: str, *, from_: str, changes: Mapping[str, Any] | None = None, new_id: str = "", key: str = "",
 ) -> Started:
-    """Start the fork. `changes` replace fields of the input, which is then checked like any other. A `new_id` that the caller derived, at
-    home where the old run is, makes a repeated call the same fork."""
+    """Start the fork. `changes` replace fields of the input, which is then checked like any other. The same `key` is the same fork of this
+    run, and a conflict if it is another one; so is a `new_id` that the caller derived, at home where the old run is."""
     store = engine.store
+    new_id = new_id or (fork_id(run_id, f"key:{key}") if key else "")
     awake(engine, run_id)
     run = read_run(store, run_id) or returned(engine, run_id)
     if run is None:
@@ -112,14 +113,23 @@ def fork_run(
     payload = _input(flow, run, read_input(store, run_id) or codec.NULL, changes or {})
     totals = {index: _length(store, run_id, source) for index, source in plan.sources.items()}
     made = _new_run(run, flow, payload, new_id or new_run_id(store.partitions, run.partition))
+    if key:
+        made = replace(made, digest=codec.fingerprint(codec.encode(dict(changes or {})), from_))
     started: Started = store.start(
         made, flow.graph, roots=plan.roots, records=plan.records, totals=totals, skipped=plan.skipped)
     if started.word == "UNKNOWN":
         raise UnknownRun(run_id=run_id, namespace=store.namespace)
+    if started.word == "CONFLICT":
+        raise KeyConflict(workflow=run.workflow, key=key, run_id=new_id)
     if started.word == "LANE_FULL":
         raise LaneFull(lane=run.lane, active=started.lane[0], queued=started.lane[1])
     engine.poke(started.pokes)
     return started
+
+
+def fork_id(run_id: str, what: str) -> str:
+    """The id of a fork that is the same whenever it is asked for, in the home of the run."""
+    return derived_id(f"fork\0{run_id}\0{what}", int(run_id.replace("-", "")[:12], 16), partition_of(run_id))
 
 
 def _refuse_references(engine: Engine, run_id: str, from_: str, plan: ForkPlan) -> None:

@@ -20,6 +20,7 @@ from conductor.runs.archiving import open_snapshot
 from conductor.runs.cancelling import cancel
 from conductor.runs.fork import fork_run
 from conductor.runs.parking import awake
+from conductor.runs.pausing import pause_run
 from conductor.runs.read import failed_steps, run_result
 from conductor.runs.retry import resume_failed, retry_run
 from conductor.runs.waiting import Answer, advance, signal
@@ -138,8 +139,7 @@ class Handle:
 
     def pause(self, reason: str = "requested") -> Moved:
         """Stop claims; running attempts may commit."""
-        awake(self._engine, self._checked())
-        return self._moved(self._engine.store.pause(self.id, reason=reason))
+        return self._moved(pause_run(self._engine, self._checked(), reason=reason))
 
     def resume(self) -> Moved:
         """Go on. Where a failed step paused the run, failed steps get a fresh budget."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from conductor.codec import check_text
 from conductor.declare.options import check_name, check_queue
-from conductor.errors import BadInput, DeclarationError
+from conductor.errors import BadInput, DeclarationError, redact
 from conductor.runs.around import Hold, read_holds
 from conductor.state import RUN, RunState, terminal
 from conductor.store.listing import Filter, list_runs, queues
@@ -20,10 +20,11 @@ from conductor.store.listing import Filter, list_runs, queues
 if TYPE_CHECKING:
     from conductor.wiring import Engine
 
-__all__ = ["Scoped", "holds_json", "pause_scope", "queues_json", "resume_scope", "scope_named", "strange"]
+__all__ = ["KINDS", "Scoped", "holds_json", "pause_scope", "queues_json", "resume_scope", "scope_named", "strange"]
 
 _LIVE = frozenset(RunState) - terminal(RUN)
 _KINDS = ("workflow", "queue", "capability")
+KINDS = ("all", *_KINDS)
 _REASON = 1024
 
 
@@ -56,7 +57,7 @@ def scope_named(text: str) -> str:
 def pause_scope(engine: Engine, scope: str, reason: str = "requested") -> Scoped:
     """Nothing of it is claimed any more; what runs may end."""
     named = scope_named(scope)
-    said = check_text(reason, "reason", _REASON) if reason else ""
+    said = redact(check_text(reason, "reason", _REASON)) if reason else ""
     before = read_holds(engine.store).get(named)
     engine.store.hold(named, said if before is None else before.reason)
     warning = strange(engine, named)

@@ -123,8 +123,11 @@ class Access:
 
     async def _by_callable(self, request: Request) -> Caller:
         assert self._auth is not None
-        # A plain function may ask a database, which the loop must not wait for.
+        # A plain function may ask a database, which the loop must not wait for. What it gives may still have to be awaited: a partial, an
+        # object with an async `__call__` or a lambda does not say beforehand that it is async.
         told = await (self._auth(request) if inspect.iscoroutinefunction(self._auth) else run_in_threadpool(self._auth, request))
+        if inspect.isawaitable(told):
+            told = await told
         if told is None:
             raise Unauthenticated(problem="the application that serves this does not know who sent it")
         if not isinstance(told, Caller):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, FastAPI
@@ -19,6 +20,7 @@ from conductor.service.metrics import Metrics
 from conductor.service.quick import BODY, QuickRoute
 from conductor.service.recording import Recorder
 from conductor.service.replies import ERROR_SCHEMA, ERRORS
+from conductor.service.stopping import stopped_at_the_end
 
 if TYPE_CHECKING:
     from conductor.broker.conductor import Conductor
@@ -42,6 +44,21 @@ class Service(FastAPI):
 
     guard: Guard
 
+    def lifespan(self, _parent: Any = None) -> AbstractAsyncContextManager[None]:
+        """For the application that mounts this one: `FastAPI(lifespan=service.lifespan)`, or around its own. A mounted app hears nothing of
+        the end of its server, and streams would keep that from ending."""
+        return stopped_at_the_end(self.stop, self.close)
+
+    def stop(self) -> None:
+        """Tell every stream to go on at another service. From any thread, and from a handler of signals."""
+        streams = getattr(self.state, "streams", None)
+        if streams is not None and not streams.loop.is_closed():
+            streams.loop.call_soon_threadsafe(streams.stop)
+
+    def close(self) -> None:
+        """Write what is left of the record."""
+        self.state.recorder.close()
+
     def openapi(self) -> dict[str, Any]:
         """The document, with the form of errors and the ways to say who one is."""
         if self.openapi_schema is None:
@@ -60,8 +77,13 @@ class Service(FastAPI):
 
 
 def asgi(conductor: Conductor, *, auth: Auth | None = None) -> Service:
-    """The service as an ASGI app, to be run by `conductor serve` or mounted: `app.mount("/conductor", conductor.asgi(auth=who))`."""
-    app = Service(title="Conductor", version=__version__, description=_TEXT, docs_url=None, redoc_url=None, openapi_url=None)
+    """The service as an ASGI app, to be run by `conductor serve` or mounted: `app.mount("/conductor", service)`, with `service.lifespan`
+    as the lifespan of what mounts it."""
+    app = Service(
+        title="Conductor", version=__version__, description=_TEXT, docs_url=None, redoc_url=None, openapi_url=None,
+        lifespan=lambda app: app.lifespan(),
+        redirect_slashes=False,  # a redirect would be built from `Host`, and would send a token to whoever stands there
+    )
     store = conductor.engine.store
     app.state.conductor = conductor
     app.state.access = Access(Keyring(store), auth)

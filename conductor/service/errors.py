@@ -19,6 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from conductor.errors import BadInput, ConductorError, StoreUnreachable, redact
+from conductor.service.hints import hint_for
 from conductor.store.notices import Unreachable
 
 __all__ = [
@@ -33,7 +34,7 @@ class Refusal(ConductorError):
     """the request was refused: {problem}"""
 
     status = 400
-    hint = ""
+    hint = "Correct the request and send it again."
 
 
 class BadJson(Refusal):
@@ -99,20 +100,8 @@ _STATUS: Mapping[str, int] = {
     "lane_full": 429, "too_many_signals": 429, "retry_after": 429,
     "store_unreachable": 503, "store_full": 503, "archive_unreachable": 503, "blob_unreachable": 503, "unsafe_server": 503,
     "archive_refused": 503, "archive_too_new": 503, "archive_not_installed": 503,
-    "bad_input": 422, "declaration_error": 422, "payload_mismatch": 409,
+    "bad_input": 422, "declaration_error": 422, "payload_mismatch": 409, "superseded": 409,
 }
-_HINTS: Mapping[str, str] = {
-    "bad_input": "Correct the field that is named and send the request again; nothing was written.",
-    "key_conflict": "Use another key for other work; the run that has the key is named in details.",
-    "lane_full": "Nothing was started; try again later.", "store_full": "Nothing was written; try again when runs have finished.",
-    "store_unreachable": "Nothing is lost; repeat the request.", "archive_unreachable": "Nothing is lost; repeat the request.",
-    "not_failed": "Only a failed run can be retried; GET /v1/runs/{id} shows its state.",
-    "run_finished": "The run has ended; GET /v1/runs/{id}/outcome tells how.",
-    "conflict": "Look at it again, then repeat.", "result_expired": "Raise the retention to keep finished runs longer.",
-    "consent_required": "POST /v1/sessions/{session}/grants grants it.",
-    "value_too_large": "Keep large values outside and send a reference to them.",
-}
-_UNKNOWN = "Ids come from the service's own answers; GET lists what is there. What belongs to another session is unknown too."
 _RETRY_AFTER = {429: "1", 503: "1"}
 
 
@@ -130,7 +119,7 @@ def status_of(error: ConductorError) -> int:
 def error_response(error: ConductorError) -> Response:
     """The one form of every error."""
     status = status_of(error)
-    hint = error.hint if isinstance(error, Refusal) else _HINTS.get(error.code, _UNKNOWN if status == 404 else "")
+    hint = error.hint if isinstance(error, Refusal) else hint_for(error.code, status)
     headers = {"Retry-After": str(error.details.get("retry_after") or _RETRY_AFTER[status])} if status in _RETRY_AFTER else {}
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
@@ -188,7 +177,7 @@ def _http(_request: Request, error: Exception) -> Response:
     """What the framework itself refuses: no such route, wrong method."""
     assert isinstance(error, HTTPException)
     code = {404: "unknown_route", 405: "method_not_allowed", 400: "bad_json"}.get(error.status_code, "refused")
-    hint = "GET /v1/openapi.json lists every route and its methods." if error.status_code in (404, 405) else ""
+    hint = "Send one JSON value in UTF-8." if code == "bad_json" else "GET /v1/openapi.json lists every route and its methods."
     return render(error.status_code, code, str(error.detail), hint, headers=error.headers)
 
 

@@ -64,7 +64,7 @@ class Guard:
             elif scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
             return
-        answer = _Answer(send, self._access)
+        answer = _Answer(send, self._access, scope.get("root_path", ""))
         began = time.perf_counter()
         try:
             receive = await self._checked(scope, receive)
@@ -139,11 +139,12 @@ class _Left(Exception):
 class _Answer:
     """Sends an answer with the headers that every answer has."""
 
-    __slots__ = ("_access", "_send", "begun", "closing", "status")
+    __slots__ = ("_access", "_root", "_send", "begun", "closing", "status")
 
-    def __init__(self, send: Send, access: Access) -> None:
+    def __init__(self, send: Send, access: Access, root: str) -> None:
         self._send = send
         self._access = access
+        self._root = root.rstrip("/").encode()
         self.begun = self.closing = False
         self.status = 0
 
@@ -153,6 +154,8 @@ class _Answer:
             if self.status == 404:
                 await self._access.keyring.meet_anew()
             headers = list(message.get("headers", ()))
+            if self._root:  # where the service is mounted, a place in it begins there
+                headers = [(name, self._root + value if name == b"location" else value) for name, value in headers]
             said = {name.lower() for name, _ in headers}
             headers += _FIXED
             headers += [pair for pair in _UNLESS_SAID if pair[0] not in said]

@@ -17,7 +17,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from conductor import __version__
 from conductor.errors import ConductorError
+from conductor.runs.around import read_holds
 from conductor.runs.counting import count_runs
+from conductor.runs.parking import why_not_parking
+from conductor.runs.scopes import KINDS
 from conductor.store.listing import queues
 from conductor.store.notices import Unreachable
 from conductor.sweeps.checkpoints import lag_ms
@@ -53,7 +56,7 @@ class Metrics:
         yield _gauge("conductor_build_info", "The release of this service.", ("version",), {(__version__,): 1})
         yield from self._requests()
         try:
-            found = [*self._queues(), *self._runs(), *self._sweeps()]
+            found = [*self._queues(), *self._holds(), *self._runs(), *self._sweeps()]
         except (*Unreachable, ConductorError):
             found = []
         yield _gauge("conductor_store_up", "Whether the store answered this scrape.", (), {(): int(bool(found))})
@@ -81,10 +84,18 @@ class Metrics:
         unanswered = {(queue.queue,): queue.unanswered_ms / 1000 for queue in found}
         yield _gauge("conductor_unanswered_poke_seconds", "How long nobody has answered a poke.", ("queue",), unanswered)
 
+    def _holds(self) -> Iterator[Metric]:
+        """By kind only: what is paused is named by whoever pauses it, and a name may be misspelt."""
+        kinds = [scope.partition(":")[0] for scope in read_holds(self._engine.store)]
+        paused = {(kind,): kinds.count(kind) for kind in KINDS}
+        yield _gauge("conductor_holds", "What is paused: everything, workflows, queues, capabilities.", ("kind",), paused)
+
     def _runs(self) -> Iterator[Metric]:
         store = self._engine.store
         counts = {(state,): number for state, number in count_runs(store).items()}
         yield _gauge("conductor_runs", "Runs in the store, by state; parked ones apart.", ("state",), counts)
+        parks = int(not why_not_parking(self._engine))
+        yield _gauge("conductor_parking", "Whether runs that are idle for long leave memory for the archive.", (), {(): parks})
         if self._engine.archive.configured:
             lag = lag_ms(self._engine) / 1000
             yield _gauge("conductor_checkpoint_lag_seconds", "Age of the oldest change that the archive does not have.", (), {(): lag})

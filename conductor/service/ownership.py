@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from conductor.errors import UnknownOperation, UnknownRun
+from conductor.errors import KeyConflict, UnknownOperation, UnknownRun
 from conductor.runs.archived import archived_row
 from conductor.service.access import Caller
 from conductor.service.errors import Forbidden
@@ -13,7 +15,7 @@ from conductor.store.reads import read_session
 if TYPE_CHECKING:
     from conductor.broker.conductor import Conductor
 
-__all__ = ["own_operation", "own_run", "own_session"]
+__all__ = ["own_keys", "own_operation", "own_run", "own_session"]
 
 
 def own_run(conductor: Conductor, caller: Caller, run_id: str) -> None:
@@ -48,3 +50,16 @@ def own_session(caller: Caller, session: str | None) -> str:
     if not caller.sees(session or ""):
         raise Forbidden(problem=f"{caller.actor} acts for sessions {', '.join(sorted(caller.sessions)) or 'none'} only")
     return session or ""
+
+
+@contextmanager
+def own_keys(conductor: Conductor, caller: Caller) -> Iterator[None]:
+    """Around what takes an idempotency key: keys are everybody's, but who has one is told to those alone who may see it."""
+    try:
+        yield
+    except KeyConflict as error:
+        try:
+            own_run(conductor, caller, error.run_id)
+        except UnknownRun:
+            raise KeyConflict(workflow=error.workflow, key=error.key, run_id="of another session") from None
+        raise

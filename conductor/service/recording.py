@@ -1,8 +1,8 @@
 """What was done through the service: an audit record for every change, and counts of requests for `/metrics`.
 
-A deed is recorded once it was done and before its caller is told, by one append. A start of a run is appended a moment later, with others:
-the run itself stands in the store with its session and key, and a start must cost no more than the start. A record that cannot be written
-is logged and never turns what was done into an error.
+A deed is what was answered by a 2xx, but for what only looks (a dry run). It is recorded once it was done and before its caller is told, by
+one append. A start is appended a moment later, with others: the run itself stands in the store with its session and key, and a start must
+cost no more than the start. A record that cannot be written is logged and never turns what was done into an error.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 _LATER = ("POST /v1/runs", "POST /v1/submit")
 _PAUSE, _GRACE = 0.05, 5.0
 _LONGEST = 500
-_NOT_DEEDS = ("POST /v1/login", "POST /v1/logout")
+_NOT_DEEDS = (("POST /v1/login", 200), ("POST /v1/logout", 200), ("POST /v1/batches", 200))  # the last is a dry run; a batch is 202
 
 
 class Recorder:
@@ -48,7 +48,7 @@ class Recorder:
         """A `send` that records the deed before the answer leaves."""
 
         async def recorded(message: Any) -> None:
-            if message["type"] == "http.response.start" and message["status"] < 400 and CALLER in scope:
+            if message["type"] == "http.response.start" and 200 <= message["status"] < 300 and CALLER in scope:
                 await self._record(scope, message)
             await send(message)
 
@@ -56,7 +56,7 @@ class Recorder:
 
     async def _record(self, scope: Any, message: Mapping[str, Any]) -> None:
         action = f"{scope['method']} {_template(scope)}"
-        if action in _NOT_DEEDS:
+        if (action, message["status"]) in _NOT_DEEDS:
             return
         body = scope.get(self._body_key)
         reason = body.get("reason", "") if isinstance(body, dict) else ""

@@ -15,7 +15,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import uvicorn
 
@@ -81,11 +81,9 @@ class _Server(uvicorn.Server):
                 signal.signal(sig, handler)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        streams: Any = getattr(self._app.state, "streams", None)
-        if streams is not None:
-            streams.stop()
+        self._app.stop()
         await super().shutdown(sockets)
-        self._app.state.recorder.close()
+        self._app.close()
 
 
 def _judged(conductor: Conductor) -> str:

@@ -32,6 +32,7 @@ class OperationFull(Operation):
 
 class Operations(BaseModel):
     operations: list[Operation]
+    cursor: str | None = Field(description="where the next page begins; null if there are no more")
     now: int = Field(description="the store's clock")
 
 

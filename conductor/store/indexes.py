@@ -1,4 +1,4 @@
-"""Reading whole indexes by pages, and asking where the entries of one run stand. For recounting: nothing here is on the path of a run."""
+"""Reading indexes by pages, and asking where the entries of one run stand. For lists and recounting: no run needs it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ from conductor.idleness import is_orphan
 from conductor.state import RunState
 from conductor.store.reads import RunRecord, Source
 
-__all__ = ["Places", "hash_pages", "key_pages", "list_members", "record_ids", "record_places", "run_places", "scores", "zset_pages"]
+__all__ = [
+    "Places", "hash_pages", "key_pages", "list_members", "newest_first", "oldest_first", "record_ids", "record_places", "run_places",
+    "scores", "zset_pages",
+]
 
 _PAGE = 500
+_LISTED = 200
 
 
 def zset_pages(source: Source, partition: int, tail: str) -> Iterator[list[tuple[str, int]]]:
@@ -20,6 +24,44 @@ def zset_pages(source: Source, partition: int, tail: str) -> Iterator[list[tuple
     yield from _scan(lambda cursor: source.client().zscan(source.keys.of(partition, tail), cursor, count=_PAGE), lambda page: [
         (member, int(score)) for member, score in page
     ])
+
+
+def newest_first(
+    source: Source, partition: int, tail: str, *, since: int = 0, until: int = 0, before: tuple[int, str] | None = None,
+) -> Iterator[tuple[int, str]]:
+    """Score and member of a sorted set, from the top or from below a place in it. A page begins where the last one ended; what shares its
+    ms is met again and passed over."""
+    key, low = source.keys.of(partition, tail), since or "-inf"
+    high: int | str = min(before[0], until or before[0]) if before else (until or "+inf")
+    offset = 0
+    while True:
+        page = source.client().zrevrangebyscore(key, high, low, start=offset, num=_LISTED, withscores=True)
+        for member, score in page:
+            place = (int(score), member)
+            if before is None or place < before:
+                yield place
+        if len(page) < _LISTED:
+            return
+        end = int(page[-1][1])
+        # Going on by score keeps each page as cheap as the first; by offset only inside one ms that fills a page.
+        offset = offset + _LISTED if end == high else sum(1 for _, score in page if int(score) == end)
+        high = end
+
+
+def oldest_first(source: Source, partition: int, tail: str, *, after: tuple[int, str] | None = None) -> Iterator[tuple[int, str]]:
+    """The same from the bottom, or from above a place."""
+    key, low, offset = source.keys.of(partition, tail), after[0] if after else 0, 0
+    while True:
+        page = source.client().zrangebyscore(key, low, "+inf", start=offset, num=_LISTED, withscores=True)
+        for member, score in page:
+            place = (int(score), member)
+            if after is None or place > after:
+                yield place
+        if len(page) < _LISTED:
+            return
+        end = int(page[-1][1])
+        offset = offset + _LISTED if end == low else sum(1 for _, score in page if int(score) == end)
+        low = end
 
 
 def hash_pages(source: Source, partition: int, tail: str) -> Iterator[list[tuple[str, str]]]:

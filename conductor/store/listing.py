@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from conductor.ids import home_of_name, is_run_id
 from conductor.records import Graph
 from conductor.state import RUN, RunState, terminal
+from conductor.store.indexes import newest_first
 from conductor.store.lanes import list_lanes
 from conductor.store.reads import RunRecord, Source, read_graph, read_now, read_runs
 from conductor.store.sifting import sift
 
 __all__ = ["Ambiguous", "Filter", "Page", "QueueView", "find_run_by_prefix", "list_runs", "queues", "read_cursor"]
 
-_PAGE = 200
 _LOOK_AT_MOST = 20_000  # runs that one page may look at; a rarer filter gets its cursor and goes on
 _CHUNK = 500  # runs whose records are read in one go
 _FEW = 5_000
@@ -163,7 +163,7 @@ def _places(source: Source, partition: int, chosen: Filter, before: _Place | Non
         found = sorted(((int(score), run_id) for run_id, score in zip(rare, scores, strict=True) if score is not None), reverse=True)
         yield from (place for place in found if before is None or place < before)
         return
-    yield from _by_time(source, partition, chosen, before)
+    yield from newest_first(source, partition, "runs", since=chosen.since, until=chosen.until, before=before)
 
 
 def _rare(source: Source, partition: int, states: frozenset[RunState]) -> list[str] | None:
@@ -187,26 +187,6 @@ def _rare(source: Source, partition: int, states: frozenset[RunState]) -> list[s
     for tail in tails:
         pipe.zrange(source.keys.of(partition, tail), 0, -1)
     return [run_id for ids in pipe.execute() for run_id in ids]
-
-
-def _by_time(source: Source, partition: int, chosen: Filter, before: _Place | None) -> Iterator[_Place]:
-    """Pages of the creation index. A page begins where the last one ended; what shares its ms is met again and passed over."""
-    key = source.keys.of(partition, "runs")
-    low: int | str = chosen.since or "-inf"
-    high: int | str = before[0] if before else (chosen.until or "+inf")
-    offset = 0
-    while True:
-        page = source.client().zrevrangebyscore(key, high, low, start=offset, num=_PAGE, withscores=True)
-        for run_id, score in page:
-            place = (int(score), run_id)
-            if before is None or place < before:
-                yield place
-        if len(page) < _PAGE:
-            return
-        end = int(page[-1][1])
-        # Going on by score keeps each page as cheap as the first; by offset only inside one ms that fills a page.
-        offset = offset + _PAGE if end == high else sum(1 for _, score in page if int(score) == end)
-        high = end
 
 
 def find_run_by_prefix(source: Source, prefix: str) -> str | None:

@@ -7,10 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from conductor.records import QueueReason
-from conductor.store.indexes import zset_pages
-from conductor.store.reads import Source, read_runs
+from conductor.store.indexes import hash_pages, newest_first, oldest_first, zset_pages
+from conductor.store.reads import RunRecord, Source, read_runs
 
-__all__ = ["QueueCounts", "open_steps", "operations_by_time", "queue_counts"]
+__all__ = [
+    "QueueCounts", "due_entries", "newest_operations", "open_operations", "open_steps", "operations_by_time", "queue_counts",
+    "retried_step",
+]
 
 _PAGE = 200
 
@@ -27,10 +30,28 @@ class QueueCounts:
 
 def operations_by_time(source: Source) -> Iterator[list[str]]:
     """Ids, newest first, in pages, merged over all partitions."""
-    merged = heapq.merge(*(_newest(source, number) for number in range(source.partitions)), reverse=True)
-    page: list[str] = []
-    for _, operation_id in merged:
-        page.append(operation_id)
+    for page in newest_operations(source):
+        yield [operation_id for _, operation_id in page]
+
+
+def newest_operations(source: Source, *, until: int = 0, before: tuple[int, str] | None = None) -> Iterator[list[tuple[int, str]]]:
+    """The same with the ms of their creation: those made at `until` or earlier, below a place in the list."""
+    yield from _pages(heapq.merge(
+        *(newest_first(source, number, "ops", until=until, before=before) for number in range(source.partitions)), reverse=True))
+
+
+def due_entries(source: Source, *, after: tuple[int, int, str] | None = None) -> Iterator[list[tuple[int, int, str]]]:
+    """What is due, in pages: partition, ms and member, one partition after the other, behind a place."""
+    for partition in range(after[0] if after else 0, source.partitions):
+        behind = after[1:] if after and after[0] == partition else None
+        for page in _pages(oldest_first(source, partition, "due", after=behind)):
+            yield [(partition, at, member) for at, member in page]
+
+
+def _pages(places: Iterator[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]:
+    page: list[tuple[int, str]] = []
+    for place in places:
+        page.append(place)
         if len(page) == _PAGE:
             yield page
             page = []
@@ -38,26 +59,27 @@ def operations_by_time(source: Source) -> Iterator[list[str]]:
         yield page
 
 
-def _newest(source: Source, partition: int) -> Iterator[tuple[int, str]]:
-    first = 0
-    while True:
-        found = source.client().zrevrange(source.keys.of(partition, "ops"), first, first + _PAGE - 1, withscores=True)
-        yield from ((int(score), operation_id) for operation_id, score in found)
-        if len(found) < _PAGE:
-            return
-        first += _PAGE
+def retried_step(member: str) -> tuple[str, int, int | None] | None:
+    """The step or item that an entry of the due index is a retry of: run, index, item."""
+    kind, *ref = member.split(":")
+    return (ref[0], int(ref[1]), int(ref[2]) if len(ref) > 2 else None) if kind == "retry" else None
 
 
-def open_steps(source: Source, *, ops: bool = True) -> Iterator[tuple[str, int, int | None]]:
-    """Steps and items that wait for a retry, from the due index: run, index, item. `ops=False` leaves stand-alone operations out."""
+def open_steps(source: Source) -> Iterator[tuple[RunRecord, int, int | None]]:
+    """Steps and items of live runs that wait for a retry: run, index, item. Stand-alone operations are not among them."""
     for partition in range(source.partitions):
         for page in zset_pages(source, partition, "due"):
-            waiting = [member.split(":")[1:] for member, _ in page if member.startswith("retry:")]
-            runs = dict(zip((ref[0] for ref in waiting), read_runs(source, [ref[0] for ref in waiting]), strict=True)) if not ops else {}
-            for run_id, index, *item in waiting:
-                run = runs.get(run_id)
-                if ops or (run is not None and not run.queue_reason and not run.ended):
-                    yield run_id, int(index), int(item[0]) if item else None
+            waiting = [found for member, _ in page if (found := retried_step(member))]
+            for run, (_, index, item) in zip(read_runs(source, [run_id for run_id, _, _ in waiting]), waiting, strict=True):
+                if run is not None and not run.queue_reason and not run.ended:
+                    yield run, index, item
+
+
+def open_operations(source: Source) -> Iterator[RunRecord]:
+    """Stand-alone operations that have not ended."""
+    for partition in range(source.partitions):
+        for page in hash_pages(source, partition, "ops:open"):
+            yield from (run for run in read_runs(source, [run_id for run_id, _ in page]) if run is not None and not run.ended)
 
 
 def queue_counts(source: Source) -> QueueCounts:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 from urllib.parse import quote, unquote
 
-from conductor.codec import check_text
+from conductor.codec import check_session, check_text
 from conductor.errors import BadInput, StoreUnreachable
 from conductor.ids import home_of_name
 from conductor.store.door import Door
@@ -88,7 +88,7 @@ class SessionVerbs(Door):
 
     def grant(self, session: str, capability: str, mode: GrantMode, *, grant_id: str, length_ms: int = 0, by: str = "") -> str:
         """OK, KNOWN (this grant id was counted before) or FULL. `until` lasts `length_ms` from the store's now; the last word counts."""
-        home, name = self._home(session)
+        home, name = self._home(check_session(session))
         if by:
             check_text(by, "by", _SESSION)
         given = in_key(check_text(grant_id, "grant id", 128))

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from conductor.codec import check_text
+from conductor.codec import check_session
 from conductor.errors import BadInput
 from conductor.store.door import Door
 
@@ -161,7 +161,7 @@ def _scopes(scopes: Iterable[str]) -> frozenset[str]:
 def _sessions(sessions: Iterable[str] | None) -> frozenset[str] | None:
     if sessions is None:
         return None
-    bound = frozenset(check_text(session, "session", 256) for session in sessions)
+    bound = frozenset(check_session(session) for session in sessions)
     if not 1 <= len(bound) <= _SESSIONS:
         raise BadInput(what="token", field="sessions", problem=f"{len(bound)} were given; from 1 to {_SESSIONS} can be bound")
     return bound

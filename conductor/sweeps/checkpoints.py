@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from conductor.store import Glance
     from conductor.wiring import Engine
 
-__all__ = ["NAME", "lag_ms", "sweep_checkpoints"]
+__all__ = ["LATE_MS", "NAME", "lag_ms", "sweep_checkpoints"]
 
 NAME = "checkpoints"
+LATE_MS = 5_000  # from this lag on whoever watches is told that something is wrong
 _BATCH = 100  # runs of one transaction
 _AT_MOST = 2000  # notices of one look
 _ALL_AGAIN_MS = 30_000

@@ -82,6 +82,29 @@ def test_it_ends_soon_though_streams_are_open_and_tells_their_readers_to_come_ba
     assert site.server.client().xlen(site.engine.store.keys.of(0, "audit")) == 1, "what waited to be recorded is"
 
 
+def test_mounted_into_an_application_it_ends_with_its_server_though_streams_are_open(site: Site) -> None:
+    """Uvicorn waits for open answers before it ends the lifespan, and without a limit of its own for ever."""
+    process = site.processes.python(
+        "mounted", ["-m", "uvicorn", "tests.support.mounted:app", "--port", "0"], ready="Uvicorn running on", wait=True)
+    port = re.search(r"running on http://127\.0\.0\.1:(\d+)", process.text())
+    assert port
+    address = ("127.0.0.1", int(port[1]))
+    connection = http.client.HTTPConnection(*address, timeout=30)
+    connection.request("POST", "/jobs/v1/runs", json.dumps({"workflow": "chain", "input": {"n": 3}}), {"Content-Type": "application/json"})
+    location = connection.getresponse().headers["location"]
+    connection.close()
+    with socket.create_connection(address, timeout=30) as reader:
+        reader.sendall(f"GET {location}/events HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: text/event-stream\r\n\r\n".encode())
+        held = b""
+        while b"started" not in held:
+            held += reader.recv(65536)
+        process.terminate(timeout=15)
+        while more := reader.recv(65536):
+            held += more
+        assert b"this process stops" in held
+    assert site.server.client().xlen(site.engine.store.keys.of(0, "audit")) == 1
+
+
 def test_two_replicas_answer_for_each_other(site: Site, serve: Serve) -> None:
     one, two = serve(name="one"), serve(name="two")
     _, headers, told = one.ask("POST", "/v1/runs", {"workflow": "chain", "input": {"n": 3}, "key": "k"})

@@ -74,7 +74,7 @@ class Front(Office):
         error: dict[str, Any] = said["error"]
         assert error["code"] == code, error
         assert error["message"], error
-        assert "hint" in error
+        assert error["hint"], error
         return error
 
 

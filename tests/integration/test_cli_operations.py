@@ -248,7 +248,7 @@ def test_resolve_settles_a_step_in_doubt(office: Office) -> None:
     office.drain()
     assert office.state(run_id) == "paused"
     assert f"→ conductor resolve {run_id} book --landed VALUE, or --absent" in office.ok("ops", "why", f"{run_id}:book")
-    assert "is not int" in office.fails(exits.FAILED, "resolve", run_id, "book", "--landed", '"text"')
+    assert "int was expected" in office.fails(exits.FAILED, "resolve", run_id, "book", "--landed", '"text"')
     assert office.json("resolve", run_id[:18], "book", "--landed", "40")["operation_id"] == f"{run_id}:book"
     office.drain()
     assert office.json("show", run_id, "--values")["result"] == 41

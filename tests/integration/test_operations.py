@@ -17,7 +17,7 @@ from conductor.declare.operation import operation_flow
 from conductor.declare.starting import start_options
 from conductor.errors import KeyConflict, NotInDoubt, RunFailed, RunFinished, UnknownCapability, UnknownOperation
 from conductor.ids import new_run_id
-from conductor.operations import acting, call, read
+from conductor.operations import acting, call, listing, read
 from conductor.operations.answers import Cancelled, Completed, Failed, QueuedForRetry, Submitted, TimedOut
 from conductor.operations.messages import relay
 from conductor.operations.start import start_operation
@@ -185,7 +185,7 @@ def test_a_deferred_operation_has_one_attempt_and_a_long_lease(shop: Shop) -> No
     told = call.submit(shop.engine, pay, {"name": "a"}, session="s")
     assert isinstance(told, Submitted) and told.queue_reason == "deferred_submit"
     assert read.find(shop.engine, told.operation_id).lease_seconds == 600
-    assert read.status(shop.engine)["queued"]["deferred_submit"] == 1
+    assert listing.status(shop.engine)["queued"]["deferred_submit"] == 1
     shop.work()
     found = read.find(shop.engine, told.operation_id)
     assert (found.state, found.reason, shop.calls) == (OpState.EXHAUSTED, "retries_exhausted", ["a"])
@@ -437,7 +437,7 @@ def test_a_cancelled_operation_never_runs(shop: Shop) -> None:
     assert acting.cancel(shop.engine, told.operation_id).word == "ALREADY"
     shop.work()
     assert shop.calls == [] and isinstance(call.answer_of(shop.engine, told.operation_id), Cancelled)
-    assert read.status(shop.engine)["queued"]["deferred_submit"] == 0
+    assert listing.status(shop.engine)["queued"]["deferred_submit"] == 0
 
 
 @pytest.mark.spec("OP-12", "OP-7")
@@ -521,7 +521,7 @@ def test_an_exhausted_retry_is_told_to_every_surface_by_an_operation_of_its_own(
     list(relay(shop.engine, 0))
     list(relay(shop.engine, 0))
     assert [one.kind for one in inbox.read(shop.store, "s")] == ["retry_exhausted"]
-    told = read.list_operations(shop.engine, read.OpFilter(capability="conductor.notify"))
+    told = listing.list_operations(shop.engine, read.OpFilter(capability="conductor.notify"))
     assert len(told) == 1
     assert read.find(shop.engine, told[0].operation_id).params["message"]["operation_id"] == answer.operation_id
 
@@ -601,7 +601,7 @@ def test_operations_of_a_run_end_with_it_and_submitted_ones_do_not(shop: Shop) -
     handle = _run(shop, flow)
     Drainer(shop.engine, worker_name="w").drain(0, "q")
     handle.cancel("enough")
-    (bound,) = (one for one in read.list_operations(shop.engine) if one.queue_reason == "retry" and one.run_id == handle.id)
+    (bound,) = (one for one in listing.list_operations(shop.engine) if one.queue_reason == "retry" and one.run_id == handle.id)
     with pytest.raises(RunFinished):
         start_operation(shop.engine, pay, pay.encode({"name": "x"}), reason="retry", bound_to=f"{handle.id};1")
     shop.store.hasten(bound.operation_id, 0)
@@ -642,7 +642,7 @@ def test_a_step_is_its_own_operation(shop: Shop) -> None:
 
     handle = _run(shop, flow)
     Drainer(shop.engine, worker_name="w").drain(0, "q")
-    (listed,) = read.list_operations(shop.engine, read.OpFilter(state="queued_retry"))
+    (listed,) = listing.list_operations(shop.engine, read.OpFilter(state="queued_retry"))
     assert (listed.operation_id, listed.run_id, listed.step) == (f"{handle.id}:buy", handle.id, "buy")
     assert listed.retry_at is not None and listed.max_retries == 5
     acting.retry(shop.engine, listed.operation_id)

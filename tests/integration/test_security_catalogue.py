@@ -283,6 +283,28 @@ def test_what_a_proxy_might_say_is_not_believed(bureau: Bureau, raw: RawServer) 
     assert "evil.example" not in str(answer)
 
 
+def test_a_slash_too_many_leads_nobody_to_another_host_and_is_no_deed(bureau: Bureau, raw: RawServer) -> None:
+    """A redirect would be built from `Host`, and a program would take its token there."""
+    secret = Api(bureau.conductor).new_token("ci")
+    raw.app.state.access.keyring.expire()
+    sign = f"Authorization: Bearer {secret}"
+    for method, path in [("POST", "/v1/runs/"), ("GET", "/v1/runs/"), ("GET", "/v1/sessions/ann/inbox/"), ("GET", "/metrics/"), ("GET", "/v1/health/")]:
+        data = request(method, path, start('{"number": 1}') if method == "POST" else b"", sign, kind="application/json" if method == "POST" else "")
+        status, headers, told = raw.say(data.replace(b"Host: 127.0.0.1", b"Host: evil.example"))
+        assert (status, told["error"]["code"]) == (404, "unknown_route"), path
+        assert "location" not in headers
+    assert bureau.engine.store.deeds() == []
+
+
+@pytest.mark.parametrize(("sent", "session"), [
+    ("a%2Fb", "a/b"), ("a%2fb", "a/b"), ("%252F", "%2F"), ("a%2F%252F", "a/%2F"), ("%2F..%2F..%2Fetc", "/../../etc"), ("%C3%A9%2Fx", "\u00e9/x"),
+])
+def test_a_name_in_a_path_is_decoded_once(raw: RawServer, sent: str, session: str) -> None:
+    status, _, told = raw.say(request("GET", f"/v1/sessions/{sent}/grants", kind=""))
+    assert (status, told["session"]) == (200, session)
+    assert raw.say(request("GET", f"/v1%2Fsessions/{sent}/grants", kind=""))[0] == 404
+
+
 def test_a_websocket_is_nobodys(raw: RawServer) -> None:
     upgrade = ("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==", "Sec-WebSocket-Version: 13")
     assert raw.say(request("GET", "/v1/events", b"", *upgrade, kind=""))[0] in (400, 404, 406, 422)
@@ -324,7 +346,7 @@ def test_metrics_have_fixed_labels_whatever_was_asked_for(bureau: Bureau, api: A
     for leaked in (run_id, "secretkey", "annsession", "redtag", "xyzzy", "plugh", "BREW", "nothing/here", bureau.engine.store.namespace):
         assert leaked not in text, leaked
     labels = {part.split("=")[0] for line in text.splitlines() if "{" in line for part in line[line.index("{") + 1 : line.index("}")].split(",")}
-    assert labels <= {"queue", "state", "sweep", "method", "route", "status", "version"}
+    assert labels <= {"queue", "state", "sweep", "method", "route", "status", "version", "kind"}
     assert 'conductor_ready_steps{queue="celery"} 1.0' in text
     assert 'conductor_runs{state="running"} 1.0' in text
     assert 'route="unmatched"' in text

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.routing import Mount
@@ -322,11 +324,20 @@ def test_an_application_that_mounts_it_says_who_calls(bureau: Bureau) -> None:
         await asyncio.sleep(0)
         return who(request)
 
-    for auth in (who, later):
+    class Asked:
+        async def __call__(self, request: Request) -> Caller | None:
+            return await later(request)
+
+    async def named(header: str, request: Request) -> Caller | None:
+        return who(request) if header == "x-user" else None
+
+    for auth in (who, later, Asked(), functools.partial(named, "x-user"), lambda request: later(request)):
         outer = Starlette(routes=[Mount("/jobs", bureau.conductor.asgi(auth=auth))])
         with TestClient(outer, base_url="http://shop.example") as client:
             assert client.get("/jobs/v1/runs").status_code == 401
-            run_id = client.post("/jobs/v1/runs", json=START, headers={"x-user": "ann"}).json()["run_id"]
+            made = client.post("/jobs/v1/runs", json=START, headers={"x-user": "ann"})
+            run_id = made.json()["run_id"]
+            assert made.headers["location"] == f"/jobs/v1/runs/{run_id}"
             assert client.get(f"/jobs/v1/runs/{run_id}", headers={"x-user": "ann"}).json()["session"] == "ann"
             assert client.get(f"/jobs/v1/runs/{run_id}", headers={"x-user": "bob"}).status_code == 404
             assert client.get("/jobs/v1/health").json() == {"status": "ok"}
@@ -337,6 +348,19 @@ def test_an_application_that_mounts_it_says_who_calls(bureau: Bureau) -> None:
 def test_a_caller_of_another_type_is_a_bug_and_lets_nobody_in(bureau: Bureau) -> None:
     one = Api(bureau.conductor, auth=lambda _request: "ann")
     assert one.refused("GET", "/v1/runs") == (500, "internal_error")
+
+
+@pytest.mark.parametrize("hooked", [True, False])
+def test_an_application_that_hands_its_lifespan_on_loses_no_record(bureau: Bureau, monkeypatch: pytest.MonkeyPatch, hooked: bool) -> None:
+    """A start is recorded a moment later, which the end of the process would cut off."""
+    monkeypatch.setattr("conductor.service.recording._PAUSE", 0.4)
+    service = bureau.conductor.asgi(auth=lambda _request: Caller("ann", frozenset({"write"})))
+    outer = FastAPI(lifespan=service.lifespan if hooked else None)
+    outer.mount("/jobs", service)
+    with TestClient(outer, base_url="http://shop.example") as client:
+        assert client.post("/jobs/v1/runs", json=START).status_code == 201
+    assert [deed.actor for deed in bureau.engine.store.deeds()] == (["ann"] if hooked else [])
+    service.close()
 
 
 def test_loopback_is_an_address_not_a_name_that_looks_like_one() -> None:

@@ -245,11 +245,32 @@ def test_a_fork_is_a_new_run(bureau: Bureau, api: Api) -> None:
 
 
 @pytest.mark.spec("SVC-1")
+def test_a_fork_whose_answer_was_lost_is_asked_for_again_under_its_key(bureau: Bureau, api: Api) -> None:
+    run_id, other, key = bureau.done(), bureau.done(), {"Idempotency-Key": "again"}
+    first = api.ask("POST", f"/v1/runs/{run_id}/fork", {"from": "charge", "changes": {"number": 5}}, headers=key)
+    bureau.drain()
+    second = api.ask("POST", f"/v1/runs/{run_id}/fork", {"from": "charge", "changes": {"number": 5}}, headers=key)
+    assert (first.status_code, second.status_code) == (201, 200)
+    assert (first.json()["new"], second.json()) == (True, first.json() | {"new": False})
+    assert first.headers["location"] == second.headers["location"]
+    for wrong in ({"from": "price", "changes": {"number": 5}}, {"from": "charge", "changes": {"number": 6}}, {"from": "charge"}):
+        error = api.ask("POST", f"/v1/runs/{run_id}/fork", wrong, headers=key)
+        assert (error.status_code, error.json()["error"]["code"]) == (409, "key_conflict"), wrong
+    elsewhere = api.post(f"/v1/runs/{other}/fork", {"from": "charge"}, headers=key)  # the same key of another run is another fork
+    plain = [api.post(f"/v1/runs/{run_id}/fork", {"from": "charge"}) for _ in range(2)]
+    assert len({told["run_id"] for told in (first.json(), elsewhere, *plain)}) == 4
+    assert api.refused("POST", f"/v1/runs/{run_id}/fork", {"from": "charge"}, headers={"Idempotency-Key": "k" * 513}) == (422, "bad_input")
+
+
+@pytest.mark.spec("SVC-1")
 def test_only_an_effect_in_doubt_is_resolved(bureau: Bureau, api: Api) -> None:
     run_id = bureau.done()
     assert api.refused("POST", f"/v1/runs/{run_id}/resolve", {"step": "charge", "absent": True}) == (409, "not_in_doubt")
     for wrong in ({"step": "charge"}, {"step": "charge", "landed": 1, "absent": True}, {"step": "charge", "absent": False}):
         assert api.refused("POST", f"/v1/runs/{run_id}/resolve", wrong) == (422, "bad_input")
+    told = api.ask("POST", f"/v1/runs/{run_id}/resolve", {"step": "charge", "landed": "seven"})  # of a wrong type
+    assert (told.status_code, told.json()["error"]["code"]) == (422, "bad_input")
+    assert "int was expected" in told.json()["error"]["message"]
 
 
 # Errors of the road.
@@ -288,5 +309,5 @@ def test_a_store_that_is_away_is_503_and_health_says_that_the_service_lives(name
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "store_unreachable")
         assert answer.headers["retry-after"]
         assert bureau.api.get("/v1/health") == {"status": "ok"}
-        assert bureau.api.ask("GET", "/v1/ready").json() == {"status": "unavailable"}
+        assert bureau.api.ask("GET", "/v1/ready").json() == {"status": "unavailable", "health": "red"}
         assert bureau.api.ask("GET", "/v1/ready").status_code == 503

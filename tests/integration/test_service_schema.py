@@ -50,7 +50,10 @@ def campaign_on(front: Front) -> Campaign:
             pipe.dump(name)
         return dict(zip(names, pipe.execute(), strict=True))
 
-    known = {"run_id": runs, "operation_id": ops, "session": ["ada"], "workflow": ["cli_orders"]}
+    known = {
+        "run_id": runs, "operation_id": ops, "session": ["ada"], "workflow": ["cli_orders"], "step": ["charge", "price"], "from": ["charge"],
+        "capability": ["lend"], "name": ["nightly", "lend", "desk", "ai", "cli_orders"],
+    }
     return Campaign(app, state, known)
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
+from conductor.errors import BadInput
+from conductor.runs.consenting import reconcile_consent
 from conductor.sessions import inbox
 from tests.integration.front import Front, opened
 from tests.support.server import ValkeyServer
@@ -86,6 +89,47 @@ def test_a_grant_that_cannot_be_is_refused(front: Front, body: Any, status: int,
 def test_a_session_has_a_name_that_can_be_one(front: Front, name: str) -> None:
     for method, tail, body in (("PUT", "", None), ("GET", "/grants", None), ("GET", "/inbox", None), ("POST", "/grants", {"capability": "erase"})):
         front.refused(method, f"/sessions/{name}{tail}", body, status=422, code="bad_input")
+
+
+@pytest.mark.spec("SVC-1", "SES-3")
+@pytest.mark.parametrize("session", ["team/ada", "/", "a//b", "https://id.example/users/7?x=1#y", "50%", "x/grants", "x/inbox/1/ack"])
+def test_a_session_may_have_any_name_that_its_users_give_it(front: Front, session: str) -> None:
+    """What of a name means something in a URL is encoded there; a slash in it is no end of a segment."""
+    path = f"/sessions/{quote(session, safe='')}"
+    assert front.told("PUT", path)["session"] == session
+    assert front.told("POST", f"{path}/grants", {"capability": "erase", "mode": "always"}, status=201)["session"] == session
+    assert [one["capability"] for one in front.told("GET", f"{path}/grants")["grants"]] == ["erase"]
+    assert front.told("DELETE", f"{path}/grants/erase") == {"session": session, "capability": "erase", "revoked": True}
+    assert front.told("DELETE", f"{path}/grants") == {"session": session, "capability": None, "revoked": True}
+    front.engine.store.deliver(session, "m/1", kind="done", operation_id="op", body="j1:{}")
+    assert front.told("GET", f"{path}/inbox")["messages"][0]["id"] == "m/1"
+    assert front.told("POST", f"{path}/inbox/{quote('m/1', safe='')}/ack")["acknowledged"]
+    assert front.told("GET", f"/runs?session={quote(session, safe='')}")["runs"] == []
+
+
+@pytest.mark.spec("SVC-4")
+def test_a_slash_in_a_name_leads_nobody_to_another_session(front: Front) -> None:
+    for path in ("ada%2F..%2Fbob", "ada%2Fgrants", "bob%2F", "%2Fbob", "bob"):
+        front.refused("GET", f"/sessions/{path}/grants", status=404, code="unknown_session", who="ada")
+    front.refused("PUT", "/sessions/ada/grants", status=405, code="method_not_allowed", who="ada")
+    front.refused("GET", "/sessions%2Fada/grants", status=404, code="unknown_route", who="ada")
+
+
+@pytest.mark.spec("BAD-1")
+@pytest.mark.parametrize("session", [".", ".."])
+def test_no_session_is_called_what_a_url_takes_for_a_direction(front: Front, session: str) -> None:
+    """Nobody could reach it over HTTP: refused wherever a session is named first."""
+    lend = {"capability": "lend", "params": {"title": "x"}, "session": session}
+    for path, body in (("/runs", {"workflow": "cli_orders", "input": {"number": 1}, "session": session}), ("/call", lend), ("/submit", lend)):
+        assert "is no name" in front.refused("POST", path, body, status=422, code="bad_input")["message"]
+    for refused in (
+        lambda: front.conductor.start("cli_orders", {"number": 1}, session=session), lambda: front.conductor.grant(session, "erase"),
+        lambda: front.conductor.schedule("odd", "lend", {"title": "x"}, when=60, session=session),
+        lambda: front.engine.store.add_token("odd", ["read"], sessions=[session]), lambda: reconcile_consent(front.engine, session),
+    ):
+        with pytest.raises(BadInput, match="is no name"):
+            refused()
+    assert front.conductor.inbox(session) == []  # what an earlier release has accepted can still be read
 
 
 # The inbox.

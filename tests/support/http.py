@@ -52,7 +52,7 @@ class Api:
         answer = self.ask(method, path, body, **more)
         assert answer.status_code >= 400, answer.text
         error = answer.json()["error"]
-        assert error["code"] and error["message"] and "hint" in error, error
+        assert error["code"] and error["message"] and error["hint"], error
         return answer.status_code, error["code"]
 
     @staticmethod

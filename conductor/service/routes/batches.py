@@ -21,14 +21,15 @@ from conductor.runs.finding import rows_of
 from conductor.service.access import Caller, Reader, Served, Writer
 from conductor.service.errors import Forbidden, UnknownFilter
 from conductor.service.forms import Body
-from conductor.service.ownership import own_operation, own_session
+from conductor.service.ownership import own_keys, own_operation, own_session
 from conductor.service.replies import Responses, example, reply
 from conductor.service.routes.runs import ROW
+from conductor.service.segments import SegmentRoute
 from conductor.store.reads import read_now
 
 __all__ = ["router"]
 
-router = APIRouter(tags=["batches"])
+router = APIRouter(route_class=SegmentRoute, tags=["batches"])
 
 T = TypeVar("T")
 
@@ -73,8 +74,9 @@ def move_many(
             "runs": rows_of(served.engine, found.examples, now), "now": now,
         })
     key = f"{caller.actor} {idempotency_key}" if idempotency_key else ""  # one caller's keys say nothing to another
-    batch_id = _filters(lambda: submit(
-        served.engine, action, where, reason=body.reason, actor=caller.actor, rate=body.rate, session=session, key=key))
+    with own_keys(served, caller):
+        batch_id = _filters(lambda: submit(
+            served.engine, action, where, reason=body.reason, actor=caller.actor, rate=body.rate, session=session, key=key))
     return reply({"batch_id": batch_id}, 202, {"Location": f"/v1/batches/{batch_id}"})
 
 

@@ -16,9 +16,11 @@ from conductor.service.shown import Capabilities, CapabilityShown, Workflows, Wo
 if TYPE_CHECKING:
     from conductor.broker.conductor import Conductor
 
+from conductor.service.segments import SegmentRoute
+
 __all__ = ["router"]
 
-router = APIRouter(prefix="/v1")
+router = APIRouter(route_class=SegmentRoute, prefix="/v1")
 
 
 # Workflows.

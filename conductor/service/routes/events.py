@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import JSONResponse, Response
-from fastapi.routing import APIRoute
 from starlette.datastructures import Headers
 from starlette.routing import Match
 
@@ -34,6 +33,8 @@ from conductor.store.following import place_of
 if TYPE_CHECKING:
     from conductor.broker.conductor import Conductor
 
+from conductor.service.segments import SegmentRoute
+
 __all__ = ["router"]
 
 _NUMBER = re.compile(r"[0-9]{1,15}\Z")  # no number that JavaScript would round
@@ -53,7 +54,7 @@ class NotAcceptable(Refusal):
     hint = "Send the header Accept: text/event-stream; GET /v1/runs lists runs as JSON."
 
 
-class StreamRoute(APIRoute):
+class StreamRoute(SegmentRoute):
     """Matches only who asks for a stream of events; all others go on to the next route of the same path."""
 
     def matches(self, scope: Any) -> tuple[Match, Any]:
@@ -62,7 +63,7 @@ class StreamRoute(APIRoute):
         return super().matches(scope)
 
 
-router = APIRouter(prefix="/v1", tags=["events"])
+router = APIRouter(route_class=SegmentRoute, prefix="/v1", tags=["events"])
 streams = APIRouter(route_class=StreamRoute)
 
 

@@ -24,9 +24,11 @@ from conductor.store.reads import read_runs
 if TYPE_CHECKING:
     from conductor.broker.conductor import Conductor
 
+from conductor.service.segments import SegmentRoute
+
 __all__ = ["router"]
 
-router = APIRouter(prefix="/v1")
+router = APIRouter(route_class=SegmentRoute, prefix="/v1")
 
 
 # Lanes.

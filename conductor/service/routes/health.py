@@ -10,15 +10,20 @@ from starlette.responses import PlainTextResponse, Response
 
 from conductor import __version__
 from conductor.errors import ConductorError
-from conductor.runs.doctor import examine, found_durability
+from conductor.runs.doctor import Check, examine, found_durability
+from conductor.runs.parking import why_not_parking
+from conductor.runs.scopes import holds_json
 from conductor.service.access import Access, Admin, Reader, Served
 from conductor.service.metrics import CONTENT_TYPE, Metrics
 from conductor.service.replies import example, reply
 from conductor.store.notices import Unreachable
+from conductor.sweeps.checkpoints import LATE_MS, lag_ms
 
 __all__ = ["router"]
 
 router = APIRouter(tags=["health"])
+
+_LATE = "see to the archive's load, and that workers run"
 
 _DEED = {
     "at": 1_753_000_000_000, "id": "1753000000000-0", "actor": "ci", "action": "POST /v1/runs/{run_id}/cancel",
@@ -32,16 +37,29 @@ async def health() -> Response:
     return reply({"status": "ok"})
 
 
+_READY = {
+    "status": "ready", "health": "red", "version": __version__, "namespace": "shop", "store": "redis://valkey:6379/0",
+    "durability": "always", "epoch": "9f2c4e1ab07d3358", "failed": [{
+        "check": "checkpoints", "found": "12.4 s behind", "remedy": "see to the archive's load, and that workers run",
+    }],
+    "holds": {"queue:gpu": {"since": 1_753_000_000_000, "reason": "driver update"}}, "parking": {"on": True, "why": None},
+    "checkpoint_lag_seconds": 12.4, "sweeps": {"retries": 0.8, "stalled": 1.1},
+}
+
+
 @router.get("/v1/ready", summary="Whether the service can work", responses={
-    200: example("it can; details only with scope read", {"status": "ready"}), 503: example("it cannot", {"status": "unavailable"}),
+    200: example("it can; without scope read only `status` and `health` are told", _READY),
+    503: example("it cannot", {"status": "unavailable", "health": "red"}),
 })
 async def ready(request: Request, served: Served) -> Response:
-    """Whether the store answers and may be trusted with runs. Needs no token; with one of scope read it says more."""
+    """Whether the store answers and may be trusted with runs. Needs no token; with one of scope read it says more: what is paused, whether
+    idle runs are parked, how far checkpoints lag. `health` is `red` where something is wrong that keeps no request from being served, as
+    checkpoints more than five seconds behind; such a service stays ready, because taking it away would mend nothing."""
     try:
         told = await run_in_threadpool(_ready, served)
     except (*Unreachable, ConductorError):
-        return reply({"status": "unavailable"}, 503, {"Retry-After": "1"})
-    seen = told if await _may_read(request) else {"status": told["status"]}
+        return reply({"status": "unavailable", "health": "red"}, 503, {"Retry-After": "1"})
+    seen = told if await _may_read(request) else {name: told[name] for name in ("status", "health")}
     return reply(seen, 200 if told["status"] == "ready" else 503)
 
 
@@ -55,12 +73,17 @@ async def _may_read(request: Request) -> bool:
 
 def _ready(served: Served) -> dict[str, Any]:
     store, settings = served.engine.store, served.settings
-    checks = examine(store.client(), settings)
-    failed = [{"check": check.name, "found": check.found, "remedy": check.remedy} for check in checks if check.status == "failed"]
-    noted, now = store.last_sweeps()
+    failed = [check for check in examine(store.client(), settings) if check.status == "failed"]
+    lag = lag_ms(served.engine) if served.engine.archive.configured else None
+    wrong = [*failed, *([Check("checkpoints", "failed", f"{lag / 1000:.1f} s behind", _LATE)] if lag is not None and lag > LATE_MS else [])]
+    (noted, now), why = store.last_sweeps(), why_not_parking(served.engine)
     return {
-        "status": "unavailable" if failed else "ready", "version": __version__, "namespace": settings.namespace, "store": store.url,
-        "durability": found_durability(store.client(), settings) or "unknown", "epoch": store.identity(), "failed": failed,
+        "status": "unavailable" if failed else "ready", "health": "red" if wrong else "green", "version": __version__,
+        "namespace": settings.namespace, "store": store.url,
+        "durability": found_durability(store.client(), settings) or "unknown", "epoch": store.identity(),
+        "failed": [{"check": check.name, "found": check.found, "remedy": check.remedy} for check in wrong],
+        "holds": holds_json(served.engine), "parking": {"on": not why, "why": why or None},
+        "checkpoint_lag_seconds": None if lag is None else round(lag / 1000, 1),
         "sweeps": {name: round((now - at) / 1000, 1) for name, at in sorted(noted.items())},
     }
 

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter
-from pydantic import AfterValidator, Field, model_validator
+from fastapi import APIRouter, Header
+from pydantic import Field, model_validator
 from starlette.responses import Response
 
-from conductor.errors import RunFinished, RunQueued, UnknownKey, UnknownRun, redact
+from conductor.errors import RunFinished, RunQueued, UnknownKey, UnknownRun
 from conductor.runs.fork import fork_run
 from conductor.runs.waiting import run_of_key
 from conductor.service.access import Served, Writer
 from conductor.service.forms import Body
 from conductor.service.ownership import own_run
 from conductor.service.replies import Responses, example, reply
+from conductor.service.segments import SegmentRoute
 from conductor.store.lanes import lane_of
 
 __all__ = ["router"]
 
-router = APIRouter(tags=["runs"])
+router = APIRouter(route_class=SegmentRoute, tags=["runs"])
 
-_RUN = "01908f2e-7c1a-7b3e-9d55-3f1c5e0a7b05"
+_RUN, _FORK = "01908f2e-7c1a-7b3e-9d55-3f1c5e0a7b05", "01908f2e-7c1a-7e62-a0c4-5d21b7f03305"
 _MOVED: Responses = {200: example("what became of it", {"run_id": _RUN, "word": "ok", "state": "paused"})}
 _TAKEN: Responses = {
     200: example("what became of it", {"run_id": _RUN, "word": "taken", "step": "approval", "state": "running", "id": "a1"}),
@@ -29,8 +30,7 @@ _TAKEN: Responses = {
 
 _CONSENT: Responses = {200: example("whether it has consent of its own now", {"run_id": _RUN, "consent": True})}
 
-# It is shown to everybody who sees the run, so a secret that slipped into it is taken out before it is written.
-Reason = Annotated[str, AfterValidator(redact), Field(max_length=512, description="stands in the run's log and in the audit record")]
+Reason = Annotated[str, Field(max_length=512, description="stands in the run's log and in the audit record")]
 Name = Annotated[str, Field(min_length=1, max_length=256)]
 
 
@@ -198,15 +198,23 @@ def _of_key(served: Served, caller: Writer, workflow: str, key: str) -> str:
 
 
 @router.post("/v1/runs/{run_id}/fork", summary="Fork a run", status_code=201, responses={
-    201: example("the new run", {"run_id": _RUN, "forked_from": _RUN, "from": "pay", "effects_repeat": True}),
+    201: example("the new run", {"run_id": _FORK, "forked_from": _RUN, "from": "pay", "effects_repeat": True, "new": True}),
+    200: example("the fork that this key already has", {
+        "run_id": _FORK, "forked_from": _RUN, "from": "pay", "effects_repeat": True, "new": False,
+    }),
 })
-def fork(run_id: str, served: Served, caller: Writer, body: Fork) -> Response:
-    """A new run on today's code that keeps what a step stood on. Effects from there on happen again, under new keys."""
+def fork(
+    run_id: str, served: Served, caller: Writer, body: Fork,
+    key: Annotated[str, Header(alias="Idempotency-Key", max_length=512, description="the same key is the same fork of this run")] = "",
+) -> Response:
+    """A new run on today's code that keeps what a step stood on. Effects from there on happen again, under new keys. The same key with
+    another step or other changes is `key_conflict`."""
     own_run(served, caller, run_id)
     served.import_code()
-    started = fork_run(served.engine, run_id, from_=body.from_, changes=body.changes)
-    told = {"run_id": started.run_id, "forked_from": run_id, "from": body.from_, "effects_repeat": True}
-    return reply(told, 201, {"Location": f"/v1/runs/{started.run_id}"})
+    started = fork_run(served.engine, run_id, from_=body.from_, changes=body.changes, key=key)
+    new = started.word == "OK"
+    told = {"run_id": started.run_id, "forked_from": run_id, "from": body.from_, "effects_repeat": True, "new": new}
+    return reply(told, 201 if new else 200, {"Location": f"/v1/runs/{started.run_id}"})
 
 
 @router.post("/v1/runs/{run_id}/resolve", summary="Settle an effect in doubt", responses={

@@ -9,11 +9,12 @@ from fastapi import APIRouter
 from conductor.operations.naming import operations_named
 from conductor.runs.naming import runs_named
 from conductor.service.access import Reader, Served
+from conductor.service.segments import SegmentRoute
 from conductor.service.shown import Named
 
 __all__ = ["router"]
 
-router = APIRouter(prefix="/v1/named")
+router = APIRouter(route_class=SegmentRoute, prefix="/v1/named")
 
 
 @router.get("/runs/{run_id}", response_model=Named, tags=["runs"])

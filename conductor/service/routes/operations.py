@@ -14,29 +14,33 @@ from fastapi import Query as Parameters
 from fastapi.concurrency import run_in_threadpool
 from pydantic import Field
 
-from conductor.errors import BadInput, BadResult
+from conductor.errors import BadInput
 from conductor.operations.acting import refuse_over
 from conductor.operations.answers import Answer, QueuedForRetry, Submitted, TimedOut
 from conductor.operations.call import wait_for
+from conductor.operations.listing import status_within
 from conductor.operations.offering import acts_for_everybody
-from conductor.operations.read import OpFilter, status_within
+from conductor.operations.read import OpFilter
 from conductor.operations.showing import show_operation as show
 from conductor.service.access import Caller, Reader, Served, Writer, spelling_of
 from conductor.service.errors import Forbidden
 from conductor.service.forms import Body, Limit, Query, Seconds, Word
-from conductor.service.ownership import own_operation, own_session
+from conductor.service.ownership import own_keys, own_operation, own_session
 from conductor.service.patience import until
+from conductor.service.replies import reply
 from conductor.service.shown import OperationFull, Operations, OperationStatus, Said
 from conductor.store.reads import read_now
 
 if TYPE_CHECKING:
     from conductor.broker.conductor import Conductor
 
+from conductor.service.segments import SegmentRoute
+
 __all__ = ["router"]
 
 _CALL_SECONDS = 60.0
 
-router = APIRouter(prefix="/v1", tags=["operations"])
+router = APIRouter(route_class=SegmentRoute, prefix="/v1", tags=["operations"])
 
 
 # Looking.
@@ -54,15 +58,20 @@ class Wanted(Query):
     session: Word | None = None
     older_than: Seconds = Field(0, description="seconds since it was made")
     limit: Limit = 50
+    cursor: Annotated[str, Field(max_length=400, description="where the page before ended")] = ""
 
 
-@router.get("/operations", response_model=Operations, response_model_exclude_none=True)
+@router.get("/operations", response_model=Operations)
 def list_operations(caller: Reader, conductor: Served, wanted: Annotated[Wanted, Parameters()]) -> Any:
-    """Operations, newest first, and steps of runs that wait for a retry. Parameters and results are not among it."""
+    """Operations, newest first, then steps of runs that wait for a retry, without parameters and results. With a `cursor` there may be
+    more, even if the page is short."""
     by = OpFilter(
         wanted.state or "", wanted.capability or "", wanted.error_kind or "", wanted.session or "", int(wanted.older_than * 1000),
         caller.sessions)
-    return {"operations": conductor.operations(by, limit=wanted.limit), "now": read_now(conductor.engine.store)}
+    found = conductor.operations(by, cursor=wanted.cursor, limit=wanted.limit)
+    return reply({
+        "operations": [one.to_json() for one in found], "cursor": found.cursor or None, "now": read_now(conductor.engine.store),
+    })
 
 
 @router.get("/operations/status", response_model=OperationStatus)
@@ -116,7 +125,8 @@ async def call(asked: Calling, caller: Writer, conductor: Served, request: Reque
 
 def _begin(conductor: Conductor, caller: Caller, asked: Calling, session: str) -> Answer:
     _refuse_beyond(conductor, caller, asked.capability)
-    return conductor.call(asked.capability, asked.params, session=session, key=asked.key or "", timeout=0, remote=True)
+    with own_keys(conductor, caller):
+        return conductor.call(asked.capability, asked.params, session=session, key=asked.key or "", timeout=0, remote=True)
 
 
 def _is_answer(told: Answer) -> bool:
@@ -128,8 +138,9 @@ def submit(asked: Deferred, caller: Writer, conductor: Served) -> Any:
     """Queue a capability for a worker and answer at once."""
     session = own_session(caller, asked.session)
     _refuse_beyond(conductor, caller, asked.capability)
-    return conductor.submit(
-        asked.capability, asked.params, session=session, key=asked.key or "", queue=asked.queue, priority=asked.priority)
+    with own_keys(conductor, caller):
+        return conductor.submit(
+            asked.capability, asked.params, session=session, key=asked.key or "", queue=asked.queue, priority=asked.priority)
 
 
 def _refuse_beyond(conductor: Conductor, caller: Caller, name: str) -> None:
@@ -183,8 +194,4 @@ def resolve(operation_id: str, asked: Resolving, caller: Writer, conductor: Serv
     happened = "landed" in asked.model_fields_set
     if happened == bool(asked.absent):
         raise BadInput(what="request", field="landed", problem="say one of: landed with what it gave, or absent: true")
-    try:
-        return conductor.resolve(operation_id, happened=happened, value=asked.landed, actor=caller.actor)
-    except BadResult as wrong:  # here it was not the code that gave it
-        problem = f"{wrong.expected} was expected: {wrong.problem}"
-        raise BadInput(what=f"what operation {operation_id} gave", field=wrong.field, problem=problem) from None
+    return conductor.resolve(operation_id, happened=happened, value=asked.landed, actor=caller.actor)

@@ -11,21 +11,22 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from conductor.declare.starting import StartOptions, start_options
-from conductor.errors import BadInput, KeyConflict, UnknownRun
+from conductor.errors import BadInput
 from conductor.runs.outcome import has_ended, outcome
 from conductor.runs.showing import explain_run, show_run
 from conductor.runs.start import start
-from conductor.service.access import Caller, Reader, Served, Writer, spelling_of
+from conductor.service.access import Reader, Served, Writer, spelling_of
 from conductor.service.forms import Body
-from conductor.service.ownership import own_run, own_session
+from conductor.service.ownership import own_keys, own_run, own_session
 from conductor.service.patience import until
 from conductor.service.quick import QuickRoute
 from conductor.service.replies import example, reply
+from conductor.service.segments import SegmentRoute
 from conductor.store.notices import glimpse
 
 __all__ = ["router"]
 
-router = APIRouter(tags=["runs"])
+router = APIRouter(route_class=SegmentRoute, tags=["runs"])
 
 _LONGEST_WAIT = 30
 RUN = "01908f2e-7c1a-7b3e-9d55-3f1c5e0a7b05"
@@ -95,10 +96,8 @@ def start_run(
     flow, session = served.workflow(body.workflow), own_session(caller, body.session)
     options = body.options(body.key if idempotency_key is None else idempotency_key, session or None)
     payload = flow.encode_input(body.input, limit=served.payload_limit)
-    try:
+    with own_keys(served, caller):
         accepted = start(served.engine, flow, payload=payload, options=options)
-    except KeyConflict as error:
-        raise _conflict(served, caller, error) from None
     state = "running" if accepted.new and options.lane is None and flow.lane is None else _state(served, accepted.run_id)
     told = {"run_id": accepted.run_id, "workflow": flow.name, "new": accepted.new, "state": state}
     return reply(told, 201 if accepted.new else 200, {"Location": f"/v1/runs/{accepted.run_id}"})
@@ -122,15 +121,6 @@ router.add_api_route(
 def _state(served: Served, run_id: str) -> str:
     seen = glimpse(served.engine.store, run_id)
     return seen.state if seen else str(outcome(served.engine, run_id)["state"])
-
-
-def _conflict(served: Served, caller: Caller, error: KeyConflict) -> KeyConflict:
-    """Whose run has the key is told to those alone who may see it."""
-    try:
-        own_run(served, caller, error.run_id)
-    except UnknownRun:
-        return KeyConflict(workflow=error.workflow, key=error.key, run_id="of another session")
-    return error
 
 
 @router.get("/v1/runs/{run_id}", summary="Show a run", responses={200: example("the run, its steps, and why it stands so", {

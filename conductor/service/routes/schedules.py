@@ -11,11 +11,12 @@ from conductor.operations.schedules import orphans
 from conductor.operations.timetable import drop, find_schedule, list_schedules, pause, resume, schedule_json
 from conductor.service.access import Admin, Reader, Served, Writer
 from conductor.service.forms import Body, Word
+from conductor.service.segments import SegmentRoute
 from conductor.service.shown import Moved, Schedules, ScheduleShown
 
 __all__ = ["router"]
 
-router = APIRouter(prefix="/v1", tags=["schedules"])
+router = APIRouter(route_class=SegmentRoute, prefix="/v1", tags=["schedules"])
 
 
 class Pausing(Body):

@@ -23,9 +23,11 @@ from conductor.store.reads import read_now
 if TYPE_CHECKING:
     from conductor.broker.conductor import Conductor
 
+from conductor.service.segments import SegmentRoute
+
 __all__ = ["inbox_page", "known_session", "router"]
 
-router = APIRouter(prefix="/v1", tags=["sessions"])
+router = APIRouter(route_class=SegmentRoute, prefix="/v1", tags=["sessions"])
 
 
 def known_session(caller: Caller, session: str) -> None:

@@ -10,6 +10,8 @@ local RUN = P .. 'run:' .. run_id
 
 if redis.call('EXISTS', RUN) == 1 then
   local first = run_of(run_id)
+  local said = forked_from ~= NIL and digest ~= NIL and redis.call('HGET', RUN, 'kd')  -- a fork's key is part of its id
+  if said and said ~= digest then return {'CONFLICT', '', '', run_id, ''} end
   local rec = record(first, 0, NIL)
   local mine = tag ~= NIL and first.ot == tag and rec and rec.state == RUNNING and not ended(first)
   return {'EXISTS', '', '', run_id, mine and line_of(first, 0, NIL, rec, descriptor(first, 0), 0) or ''}
@@ -52,8 +54,8 @@ if key ~= NIL then redis.call('SET', KEY, run_id .. ';' .. digest) end
 
 local fields = {w = workflow, h = graph, st = RUN_RUNNING, g = '1', q = queue, p = priority, s = session, k = key, t = int(now), i = input,
   tg = tags, rc = retain_completed, rf = retain_failed, l = steps, hk = hooks, es = eaches, fk = forked_from, qr = queue_reason, up = up,
-  ps = ps, rt = root, ln = lane, lt = lane_terms_given, lk = lane_turn, it = idle_timeout, lm = limit_keys}
-if key ~= NIL then fields.kr, fields.kd = key_retention, digest end
+  ps = ps, rt = root, ln = lane, lt = lane_terms_given, lk = lane_turn, it = idle_timeout, lm = limit_keys, kd = digest}
+if key ~= NIL then fields.kr = key_retention end
 -- `@ms` is a moment, a plain number a time from now.
 local function moment(text) return string.sub(text, 1, 1) == '@' and num(string.sub(text, 2)) or (num(text) > 0 and now + num(text) or 0) end
 if moment(deadline) > 0 then fields.dl = int(moment(deadline)) end
