@@ -265,7 +265,7 @@ class AsyncHandle:
         return await self._act(calls.retry(self.id))
 
     async def fork(self, from_: str, **changes: Any) -> AsyncHandle:
-        """A new run that keeps what stands upstream of step `from_`."""
+        """A new run that keeps what stands upstream of step `from_`, with these fields of the input changed."""
         told = await self._act(calls.fork(self.id, from_, changes))
         return AsyncHandle(self._client, str(told["run_id"]), epoch=self.epoch)
 

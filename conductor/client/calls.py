@@ -1,7 +1,8 @@
 """Each call as the request it is: which route, which body, and whether it may be sent twice. Values only.
 
-A start, a submit and a call always carry a key, one of our own if the caller gives none, and a signal always an id: when the reply is lost,
-sending it again finds what the first one did.
+A start, a submit, a call, a fork and a batch always carry a key, one of our own if the caller gives none, and a signal always an id: when
+the reply is lost, sending it again finds what the first one did. A key of the caller's goes in the body, where any text fits; a header takes
+only those of our own.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ __all__ = [
     "operations", "outcome", "page", "plain", "retry", "runs", "show", "signal", "start", "submit",
 ]
 
+_KEY = "Idempotency-Key"
 _PAGE = 500
 _MARGIN = 15.0  # a worker's answer has a way to go
 
@@ -47,13 +49,20 @@ def _given(**values: Any) -> dict[str, Any]:
 
 
 def _query(filters: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: str(value).lower() if isinstance(value, bool) else value for name, value in _given(**filters).items()}
+    return {name: _word(value) for name, value in _given(**filters).items()}
+
+
+def _word(value: Any) -> Any:
+    """A value as a query has it: several are one word, separated by commas."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(map(str, value)) if isinstance(value, (list, tuple, set, frozenset)) else value
 
 
 def start(workflow: str, input: Any, key: str | None, options: Mapping[str, Any]) -> Request:
-    """Start a run."""
-    body = {"workflow": workflow, "input": _plain(input), **_given(key=key, **options)}
-    return Request("POST", "/v1/runs", body=body, headers={"Idempotency-Key": key or _own_key()})
+    """Start a run. The key goes in the body: a header cannot carry every key that the service takes."""
+    body = {"workflow": workflow, "input": _plain(input), **_given(**options), "key": _own_key() if key is None else key}
+    return Request("POST", "/v1/runs", body=body)
 
 
 def runs(filters: Mapping[str, Any], cursor: str | None) -> Request:
@@ -110,15 +119,17 @@ def retry(run_id: str) -> Request:
 
 
 def fork(run_id: str, from_: str, changes: Mapping[str, Any]) -> Request:
-    """A fork has no key: sent twice it would be two runs."""
-    body = {"from": from_, "changes": _given(**changes)}
-    return Request("POST", _path("runs", run_id, "fork"), body=body, repeatable=False, look="does `conductor runs` list a new one?")
+    """Sent twice it is two runs, unless the service knows keys of forks: then it may be sent again under the same one."""
+    body = {"from": from_, "changes": {name: _plain(value) for name, value in changes.items()}}  # None is a value: the field becomes null
+    return Request(
+        "POST", _path("runs", run_id, "fork"), body=body, headers={_KEY: _own_key()}, repeatable=False, keyed="/v1/runs/{run_id}/fork",
+        look="does `conductor runs` list a new one?")
 
 
 def batch(action: str, where: Mapping[str, Any], reason: str, dry_run: bool, rate: float | None) -> Request:
-    """An action on all runs a filter finds."""
+    """An action on all runs a filter finds; under the same key it is the same batch."""
     body = {"action": action, "where": _given(**where), "dry_run": dry_run, **_given(reason=reason or None, rate=rate)}
-    return Request("POST", "/v1/batches", body=body, repeatable=dry_run, look=f"do the runs still stand as before the {action}?")
+    return Request("POST", "/v1/batches", body=body, headers={_KEY: _own_key()})
 
 
 def batch_state(batch_id: str) -> Request:

@@ -37,6 +37,8 @@ class TooManyFailures(ConductorError):
 class ServiceRefused(ConductorError):
     """the service at {url} refused with HTTP {status}: {problem}"""
 
+    refusal: str = ""  # the service's own code, where it gave one
+
 
 class ReplyLost(ConductorError):
     """the reply to {what} was lost, so it may or may not have happened; it was not sent again. Look first: {remedy}"""
@@ -81,12 +83,13 @@ def told(error: Mapping[str, Any], *, status: int = 0, url: str = "") -> Conduct
     details = {name: value for name, value in dict(error.get("details") or {}).items() if name.isidentifier() and name not in _OWN}
     details |= {"hint": str(error.get("hint") or ""), "status": status, "url": url}
     kind = _BY_CODE.get(code)
-    if kind is None:
-        return ServiceRefused(problem=f"{code}: {message}", **details)
+    if kind is None:  # the service's own words about a request; what it says of it keeps its names: `problem`, `field`, …
+        said = str(ServiceRefused(url=url, status=status, problem=f"{code}: {message}"))
+        return ServiceRefused(message=said, **details, refusal=code)
     return kind(message=message, **details)
 
 
-_OWN = frozenset({"message", "hint", "status", "url", "args", "code", "error_kind", "details", "self"})
+_OWN = frozenset({"message", "hint", "status", "url", "args", "code", "error_kind", "details", "self", "refusal"})
 
 
 _BY_CODE: Mapping[str, type[ConductorError]] = {

@@ -259,7 +259,7 @@ class Handle:
         return self._act(calls.retry(self.id))
 
     def fork(self, from_: str, **changes: Any) -> Handle:
-        """A new run that keeps what stands upstream of step `from_`."""
+        """A new run that keeps what stands upstream of step `from_`, with these fields of the input changed."""
         return Handle(self._client, str(self._act(calls.fork(self.id, from_, changes))["run_id"]), epoch=self.epoch)
 
     def pause(self, reason: str = "requested") -> dict[str, Any]:

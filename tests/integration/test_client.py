@@ -280,8 +280,8 @@ def test_a_start_whose_reply_is_lost_is_sent_again_under_the_same_key(server: Sc
     handle = client.start("order", {"id": 1}, tags=["eu"], deadline=60)
     asked = server.asked("POST", "/v1/runs")
     assert len(asked) == 3
-    assert len({one.headers["idempotency-key"] for one in asked}) == 1
-    assert asked[0].headers["idempotency-key"].startswith("auto-")
+    assert len({one.body["key"] for one in asked}) == 1
+    assert asked[0].body.pop("key").startswith("auto-")
     assert asked[0].body == {"workflow": "order", "input": {"id": 1}, "tags": ["eu"], "deadline": 60}
     assert (handle.id, handle.epoch) == (RUN, "e1")
     assert client.pending() == [{"run_id": RUN, "epoch": "e1", "last_event": 0}]
@@ -290,16 +290,48 @@ def test_a_start_whose_reply_is_lost_is_sent_again_under_the_same_key(server: Sc
 def test_two_starts_have_two_keys_and_a_given_key_is_kept(server: ScriptedHttp, client: Any) -> None:
     server.on("POST", "/v1/runs", Answer({"run_id": RUN}))
     client.start("order"), client.start("order"), client.start("order", key="mine")
-    keys = [one.headers["idempotency-key"] for one in server.seen]
-    assert (len(set(keys)), keys[2], server.seen[2].body["key"]) == (3, "mine", "mine")
+    keys = [one.body["key"] for one in server.seen]
+    assert (len(set(keys)), keys[2]) == (3, "mine")
 
 
-def test_a_retry_whose_reply_is_lost_is_not_sent_again(server: ScriptedHttp, client: Any) -> None:
+@pytest.mark.parametrize("key", ["größe-1", "日本", " lead", "trail ", "a\tb"])
+def test_a_key_of_any_text_is_sent_as_it_is(server: ScriptedHttp, client: Any, key: str) -> None:
+    server.on("POST", "/v1/runs", Answer({"run_id": RUN}))
+    client.start("order", key=key)
+    (asked,) = server.seen
+    assert (asked.body["key"], "idempotency-key" in asked.headers) == (key, False)
+
+
+LOST = [Cut(), error(503, "store_unreachable"), error(503, "archive_unreachable"), Answer("<html>", 502, epoch="")]
+
+
+@pytest.mark.parametrize("lost", LOST)
+def test_a_retry_whose_reply_is_lost_is_not_sent_again(server: ScriptedHttp, client: Any, lost: Any) -> None:
+    """Also where the service is the one who lost its store in the middle: it cannot say that nothing has happened."""
     for verb, act in (("retry", lambda: client.run(RUN).retry()), ("fork", lambda: client.run(RUN).fork("pay"))):
-        server.on("POST", f"/v1/runs/{RUN}/{verb}", Cut())
+        server.on("POST", f"/v1/runs/{RUN}/{verb}", lost)
         with pytest.raises(ReplyLost, match="may or may not have happened"):
             act()
         assert len(server.asked("POST", f"/v1/runs/{RUN}/{verb}")) == 1
+
+
+@pytest.mark.parametrize("lost", LOST)
+def test_a_fork_is_sent_again_to_a_service_that_knows_its_key(server: ScriptedHttp, client: Any, lost: Any) -> None:
+    parameters = [{"name": "run_id", "in": "path"}, {"name": "Idempotency-Key", "in": "header"}]
+    server.on("GET", "/v1/openapi.json", Answer({"paths": {"/v1/runs/{run_id}/fork": {"post": {"parameters": parameters}}}}))
+    server.on("POST", f"/v1/runs/{RUN}/fork", lost, lost, Answer({"run_id": "x"}, 201))
+    assert client.run(RUN).fork("pay", note=None).id == "x"
+    asked = server.asked("POST", f"/v1/runs/{RUN}/fork")
+    assert (len(asked), len({one.headers["idempotency-key"] for one in asked})) == (3, 1)
+    assert asked[0].body == {"from": "pay", "changes": {"note": None}}, "null is a value"
+    client.run(RUN).fork("pay")
+    assert server.seen[-1].headers["idempotency-key"] != asked[0].headers["idempotency-key"]
+
+
+def test_a_batch_whose_reply_is_lost_is_sent_again_under_the_same_key(server: ScriptedHttp, client: Any) -> None:
+    server.on("POST", "/v1/batches", Cut(), error(503, "store_unreachable"), Answer({"batch_id": "b"}, 202))
+    assert client.batch("cancel", {"status": ["failed"]}, dry_run=False) == {"batch_id": "b"}
+    assert len({one.headers["idempotency-key"] for one in server.asked("POST", "/v1/batches")}) == 1
 
 
 def test_what_never_left_may_be_sent_again(server: ScriptedHttp, client: Any) -> None:
@@ -371,6 +403,10 @@ def test_lists_follow_their_cursors(server: ScriptedHttp, client: Any) -> None:
     server.on("GET", "/v1/runs", *pages)
     assert [run["run_id"] for run in client.runs(status="failed", idle=True)] == ["0", "1", "2", "3"]
     assert [one.query for one in server.seen][:2] == ["status=failed&idle=true", "status=failed&idle=true&cursor=1"]
+    server.on("GET", "/v1/runs", pages[3])
+    for several in (["failed", "running"], ("failed", "running")):
+        list(client.runs(status=several))
+        assert server.seen[-1].query == "status=failed%2Crunning"
 
 
 # A restarted caller.
