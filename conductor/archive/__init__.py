@@ -4,8 +4,9 @@
 clock: every moment is passed in and comes from the store.
 
 **One row per run.** (namespace, run_id) has one row, and of everything put under it the greatest `precedence` stays: the greater
-generation, within it terminal before non-terminal, then the greater event number, then finished before parked before checkpoint. It is
-decided in the statement that writes, so the order in which processes put does not matter, and putting twice is putting once.
+generation, within it terminal before non-terminal, then the greater event number, then the later progress or note (consent, a checkpoint
+of a step: they have no event), then finished before parked before checkpoint. It is decided in the statement that writes, so the order in
+which processes put does not matter, and putting twice is putting once. Whoever deletes what he has put asks first whether it stayed.
 
 **Races, one sentence each.**
 * *A slow shipper puts an old checkpoint after the run was parked or ended*: its precedence is smaller; nothing happens.
@@ -14,6 +15,8 @@ decided in the statement that writes, so the order in which processes put does n
 * *Two processes open a new archive*: the schema is made in one transaction under a lock; the second finds it made.
 * *A writer is killed*: a put is one transaction; a row is there with its tags and snapshot or not at all.
 * *A reply is lost*: every method may be called again.
+
+**One bad row.** Lists and recovery read row by row: one that cannot be read is named and left out, and never keeps the others.
 
 **Failure.** What a repeat may solve is `ArchiveUnreachable` (transient); what a person must mend is `ArchiveRefused`, with the remedy.
 Records of a format this release does not know are refused, never guessed.
@@ -34,6 +37,7 @@ from conductor.archive.records import (
     Examination,
     Kind,
     Moment,
+    Position,
 )
 from conductor.errors import ArchiveNotInstalled
 
@@ -42,6 +46,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FORMAT", "Archive", "ArchiveFilter", "ArchivePage", "ArchivedRun", "Erased", "Examination", "Kind", "Moment",
+    "Position",
 ]
 
 

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final, Self
 
 from sqlalchemy import func, select
 
 from conductor.archive.connecting import Connections
-from conductor.archive.records import ArchivedRun, ArchiveFilter, ArchivePage, Erased, Examination, Kind, Moment
-from conductor.archive.rows import run_from
+from conductor.archive.records import ArchivedRun, ArchiveFilter, ArchivePage, Erased, Examination, Kind, Moment, Position
+from conductor.archive.rows import ERASED, Row, run_from
 from conductor.archive.schema import newest_schema, prepare, schema_of
 from conductor.archive.searching import Cursors, conditions, in_namespace
 from conductor.archive.tables import facts, moments, runs
-from conductor.archive.writing import erase, erase_expired, erase_marked, put_rows, rows_of, ship_moment
-from conductor.errors import ArchiveRefused, BadInput, ConductorError
+from conductor.archive.writing import erase, erase_expired, erase_marked, put_rows, rows_of, ship_moment, stayed
+from conductor.errors import ArchivedRunCorrupt, ArchiveRefused, BadInput, ConductorError
 from conductor.ids import is_run_id
 
 __all__ = ["Archive"]
 
 _MOST: Final = 1000  # runs of one page
+_PLACES: Final = 500  # ids of one statement
 _LISTED: Final = [column for column in runs.c if column is not runs.c.snapshot]
+
+logger = logging.getLogger(__name__)
 
 
 class Archive:
@@ -73,6 +77,16 @@ class Archive:
         with self._connections.writing() as connection:
             return put_rows(connection, rows)
 
+    def keep(self, archived: Iterable[ArchivedRun]) -> set[str]:
+        """Put runs; tells which of them it has now as they were given (of one that has ended: as one that has), so that their source may
+        let them go. A greater row of a history that the store has lost keeps its place."""
+        rows = rows_of(archived, self.namespace)
+        if not rows:
+            return set()
+        with self._connections.writing() as connection:
+            put_rows(connection, rows)
+            return stayed(connection, rows)
+
     def delete(self, run_ids: Iterable[str]) -> tuple[Erased, ...]:
         """Take runs out; they may be put again. Tells which were there."""
         return erase(self._connections, self.namespace, filter(is_run_id, run_ids))
@@ -112,13 +126,15 @@ class Archive:
         if cursor is not None:
             holds.append(self._cursors.behind(cursor, wanted))
         query = select(*_LISTED).where(*holds).order_by(runs.c.created_at_ms.desc(), runs.c.run_id.desc()).limit(limit + 1)
-        found = self._runs(query)
-        page = tuple(found[:limit])
-        return ArchivePage(page, self._cursors.after(page[-1], wanted) if len(found) > limit else None)
+        rows = self._rows(query)
+        bad: list[str] = []
+        page = tuple(self._read(rows[:limit], lambda run_id, _: bad.append(run_id)))
+        cursor = self._cursors.after(rows[limit - 1], wanted) if len(rows) > limit else None
+        return ArchivePage(page, cursor, tuple(bad))
 
     def cursor_after(self, run: ArchivedRun, wanted: ArchiveFilter | None = None) -> str:
         """The cursor behind one run of a page, for a caller that used only the runs up to it (as one that mixes in runs of Redis)."""
-        return self._cursors.after(run, wanted or ArchiveFilter())
+        return self._cursors.after({"created_at_ms": run.created_at_ms, "run_id": run.run_id}, wanted or ArchiveFilter())
 
     def count(self, wanted: ArchiveFilter | None = None, *, at_most: int | None = None) -> int:
         """How many runs are wanted. With `at_most` the counting stops there."""
@@ -127,21 +143,56 @@ class Archive:
             return int(connection.scalar(select(func.count()).select_from(some)) or 0)
 
     def unfinished(
-        self, *, kinds: Iterable[str] = (Kind.PARKED, Kind.CHECKPOINT), after: str = "", page_size: int = 500
+        self, *, kinds: Iterable[str] = (Kind.PARKED, Kind.CHECKPOINT), after: str = "", page_size: int = 500,
+        unreadable: Callable[[str, Exception], object] | None = None,
     ) -> Iterator[tuple[ArchivedRun, ...]]:
-        """Pages of the runs that have not ended, by id, without snapshots. After an error go on with `after`, the last id that was seen."""
+        """Pages of the runs that have not ended, by id, without snapshots. After an error go on with `after`, the last id that was seen.
+        A row that cannot be read is told to `unreadable`."""
         holds = [*conditions(ArchiveFilter(kinds=tuple(kinds)), self.namespace), runs.c.terminal == 0]
-        while True:
-            page = self._runs(select(*_LISTED).where(*holds, runs.c.run_id > after).order_by(runs.c.run_id).limit(page_size))
-            if page:
-                yield tuple(page)
-            if len(page) < page_size:
-                return
-            after = page[-1].run_id
+        return self._pages(holds, after, page_size, unreadable)
 
-    def _runs(self, query: Any) -> list[ArchivedRun]:
+    def keyed(
+        self, *, ended_since_ms: int, page_size: int = 500, unreadable: Callable[[str, Exception], object] | None = None,
+    ) -> Iterator[tuple[ArchivedRun, ...]]:
+        """Pages of the runs that ended since a moment and were started under a key."""
+        holds = [*conditions(ArchiveFilter(ended_since_ms=ended_since_ms), self.namespace), runs.c.terminal == 1, runs.c.key != ""]
+        return self._pages(holds, "", page_size, unreadable)
+
+    def positions(self, run_ids: Sequence[str]) -> dict[str, Position]:
+        """Where it stands with each of some runs that it has, erased ones included. Nothing else is read, so none is unreadable."""
+        columns = (runs.c.run_id, runs.c.generation, runs.c.terminal, runs.c.n, runs.c.progress_at_ms, runs.c.kind)
+        found: dict[str, Position] = {}
+        for at in range(0, len(run_ids), _PLACES):
+            which = (runs.c.namespace == self.namespace, runs.c.run_id.in_(list(run_ids[at : at + _PLACES])))
+            with self._connections.reading() as connection:
+                for run_id, generation, terminal, n, noted, kind in connection.execute(select(*columns).where(*which)):
+                    found[run_id] = Position(generation, bool(terminal), n, noted, kind, kind == ERASED)
+        return found
+
+    def _pages(
+        self, holds: Sequence[Any], after: str, page_size: int, unreadable: Callable[[str, Exception], object] | None,
+    ) -> Iterator[tuple[ArchivedRun, ...]]:
+        while True:
+            rows = self._rows(select(*_LISTED).where(*holds, runs.c.run_id > after).order_by(runs.c.run_id).limit(page_size))
+            if page := tuple(self._read(rows, unreadable)):
+                yield page
+            if len(rows) < page_size:
+                return
+            after = rows[-1]["run_id"]
+
+    def _rows(self, query: Any) -> list[Row]:
         with self._connections.reading() as connection:
-            return [run_from(row) for row in connection.execute(query).mappings()]
+            return list(connection.execute(query).mappings())
+
+    def _read(self, rows: Iterable[Row], unreadable: Callable[[str, Exception], object] | None) -> Iterator[ArchivedRun]:
+        """Row by row: one that a newer release wrote, or that is damaged, must not hide the others."""
+        for row in rows:
+            try:
+                yield run_from(row)
+            except ArchivedRunCorrupt as error:
+                logger.warning("left out: %s", error)
+                if unreadable is not None:
+                    unreadable(row["run_id"], error)
 
     # Moments.
 

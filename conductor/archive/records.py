@@ -8,7 +8,7 @@ from typing import Final
 
 from conductor.state import RUN, RunState, terminal
 
-__all__ = ["FORMAT", "READABLE", "ArchiveFilter", "ArchivePage", "ArchivedRun", "Erased", "Examination", "Kind", "Moment"]
+__all__ = ["FORMAT", "READABLE", "ArchiveFilter", "ArchivePage", "ArchivedRun", "Erased", "Examination", "Kind", "Moment", "Position"]
 
 FORMAT: Final = 1  # of snapshots written by this release
 READABLE: Final = frozenset({1})
@@ -41,7 +41,7 @@ class ArchivedRun:
     state: RunState
     workflow: str
     created_at_ms: int
-    progress_at_ms: int = 0
+    progress_at_ms: int = 0  # or ms of what was noted of it since without an event
     ended_at_ms: int | None = None
     idle_since_ms: int | None = None
     delete_after_ms: int | None = None  # None: not before it is put again or deleted
@@ -93,6 +93,23 @@ class ArchivePage:
 
     runs: tuple[ArchivedRun, ...]
     cursor: str | None
+    unreadable: tuple[str, ...] = ()  # rows among them that this release cannot read, by run id
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where the archive stands with a run: a row of a smaller position is older, or of a history that was lost."""
+
+    generation: int
+    terminal: bool
+    n: int
+    noted_ms: int = 0  # the later of its progress and of what was noted without an event
+    kind: str = ""
+    erased: bool = False
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        return self.generation, int(self.terminal), self.n
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from conductor.state import RunState
 
 __all__ = ["ERASED", "PRECEDENCE", "Row", "erased_from", "erased_row", "mark_value", "marks_of", "run_from", "to_row"]
 
-PRECEDENCE: Final = ("generation", "terminal", "n", "rank", "progress_at_ms", "digest")  # the greater row stays, compared in this order
+PRECEDENCE: Final = ("generation", "terminal", "n", "progress_at_ms", "rank", "digest")  # the greater row stays, compared in this order
 ERASED: Final = "erased"
 Row = Mapping[Any, Any]
 
@@ -83,7 +83,10 @@ def run_from(row: Row) -> ArchivedRun:
 
 
 def erased_from(row: Row) -> Erased:
-    return Erased(row["run_id"], tuple(json.loads(row["blobs"])))
+    try:
+        return Erased(row["run_id"], tuple(json.loads(row["blobs"])))
+    except (ValueError, TypeError):
+        return Erased(row["run_id"])  # a damaged row must be erasable too; blobs that nobody names are found by their age
 
 
 def _check(run: ArchivedRun, namespace: str) -> None:

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, and_, select, tuple_
 
-from conductor.archive.records import ArchivedRun, ArchiveFilter, Kind
-from conductor.archive.rows import ERASED, mark_value
+from conductor.archive.records import ArchiveFilter, Kind
+from conductor.archive.rows import ERASED, Row, mark_value
 from conductor.archive.tables import MARK_ERROR, MARK_STEP, MARK_TAG, MARK_WAITING, marks, runs
 from conductor.errors import BadInput
 from conductor.state import RunState
@@ -101,9 +101,9 @@ class Cursors:
     def __init__(self, secret: str, namespace: str) -> None:
         self._key = f"{secret}:{namespace}".encode()
 
-    def after(self, run: ArchivedRun, wanted: ArchiveFilter) -> str:
-        """The cursor behind `run` in a search for `wanted`."""
-        body = json.dumps([run.created_at_ms, run.run_id, self._search(wanted)]).encode()
+    def after(self, row: Row, wanted: ArchiveFilter) -> str:
+        """The cursor behind a row in a search for `wanted`."""
+        body = json.dumps([row["created_at_ms"], row["run_id"], self._search(wanted)]).encode()
         return base64.urlsafe_b64encode(self._sign(body) + body).decode()
 
     def behind(self, cursor: str, wanted: ArchiveFilter) -> ColumnElement[bool]:

@@ -18,7 +18,7 @@ from conductor.archive.records import ArchivedRun, Erased
 from conductor.archive.rows import ERASED, PRECEDENCE, Row, erased_from, erased_row, mark_value, marks_of, to_row
 from conductor.archive.tables import MARK_TAG, marks, moments, runs
 
-__all__ = ["erase", "erase_expired", "erase_marked", "put_rows", "rows_of", "ship_moment"]
+__all__ = ["erase", "erase_expired", "erase_marked", "put_rows", "rows_of", "ship_moment", "stayed"]
 
 T = TypeVar("T")
 _BATCH: Final = 500  # rows of one transaction that deletes, ids of one statement
@@ -45,6 +45,18 @@ def put_rows(connection: Connection, rows: Sequence[dict[str, Any]]) -> int:
         if found := [mark for row in rows if row["run_id"] in written for mark in marks_of(row)]:
             connection.execute(insert(marks), found)
     return len(written)
+
+
+def stayed(connection: Connection, rows: Sequence[dict[str, Any]]) -> set[str]:
+    """Of which of these rows the archive has exactly this one, or, if the run has ended, another that says that it has."""
+    order = [runs.c[name] for name in PRECEDENCE]
+    found: dict[str, tuple[int, ...]] = {}
+    for some in _chunks(rows):
+        which = and_(runs.c.namespace == rows[0]["namespace"], runs.c.run_id.in_([row["run_id"] for row in some]))
+        found |= {run_id: tuple(place) for run_id, *place in connection.execute(select(runs.c.run_id, *order).where(which))}
+    over = PRECEDENCE.index("terminal")
+    there = [(row, found.get(row["run_id"], ())) for row in rows]
+    return {row["run_id"] for row, place in there if place and (place == _precedence(row) or (row["terminal"] and place[over]))}
 
 
 def ship_moment(connection: Connection, moment: Mapping[str, Any]) -> None:

@@ -108,17 +108,16 @@ def rows_of(engine: Engine, run_ids: Iterable[str], kind: Kind) -> list[tuple[Sn
 
 
 def put_rows(engine: Engine, rows: Sequence[ArchivedRun]) -> set[str]:
-    """Put rows, one by one if one of them is refused; tells which runs are in the archive now."""
+    """Put rows, one by one if one of them is refused; tells which runs the archive has now as they were given. Of a run whose greater row
+    is of a history that the store has lost it has another."""
     archive = engine.archive.open()
     try:
-        archive.put(rows)
-        return {row.run_id for row in rows}
+        return archive.keep(rows)
     except BadInput:
-        taken = set()
+        taken: set[str] = set()
         for row in rows:
             try:
-                archive.put([row])
-                taken.add(row.run_id)
+                taken |= archive.keep([row])
             except BadInput as refused:
                 logger.warning("run %s cannot be copied to the archive: %s", row.run_id, refused)
         return taken

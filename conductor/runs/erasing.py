@@ -104,7 +104,7 @@ def marked_runs(engine: Engine, *, tag: str = "", session: str = "") -> list[str
         wanted, cursor = ArchiveFilter(tag=tag, session=session), None
         while True:
             rows = engine.archive.open().search(wanted, limit=1000, cursor=cursor)
-            found |= dict.fromkeys(row.run_id for row in rows.runs)
+            found |= dict.fromkeys([*(row.run_id for row in rows.runs), *rows.unreadable])
             cursor = rows.cursor
             if cursor is None:
                 break

@@ -167,7 +167,7 @@ def _from_archive(engine: Engine, told: Recovery, live: set[str], *, restored: b
     seen = archive.epoch()
     told.wiped = not told.epoch and seen > 0
     if told.wiped or restored:
-        pages = archive.unfinished(kinds=(Kind.CHECKPOINT, Kind.PARKED))
+        pages = archive.unfinished(kinds=(Kind.CHECKPOINT, Kind.PARKED), unreadable=told.failed)
         for row in (row for page in pages for row in page):
             _back(engine, row, told)
     if restored:

@@ -276,6 +276,71 @@ def test_a_damaged_row_names_its_run_and_does_not_hide_the_others(archive: Archi
     assert archive.get(good.run_id, with_snapshot=True) == good
 
 
+@pytest.mark.spec("REC-1")
+@pytest.mark.parametrize(
+    "damage", [{"waiting_for": "{bad"}, {"state": "hibernating"}, {"tags": "7"}], ids=lambda damage: next(iter(damage)))
+def test_a_row_that_cannot_be_read_hides_no_other(archive: Archive, damage: dict[str, str]) -> None:
+    rows = [parked(created_at_ms=1000 + number) for number in range(5)]
+    archive.put(rows)
+    bad = sorted(run.run_id for run in rows)[2]
+    with archive._connections.writing() as connection:
+        connection.execute(update(runs).where(runs.c.run_id == bad).values(**damage))
+    good, told = {run.run_id for run in rows} - {bad}, []
+    for size in (1, 3, 10):
+        pages = archive.unfinished(page_size=size, unreadable=lambda run_id, error: told.append((run_id, str(error))))
+        assert {run.run_id for page in pages for run in page} == good
+    assert [run_id for run_id, _ in told] == [bad] * 3
+    assert all(bad in error for _, error in told)
+    for size in (1, 3, 10):
+        seen, unreadable, cursor = [], [], None
+        while True:
+            page = archive.search(limit=size, cursor=cursor)
+            seen += [run.run_id for run in page.runs]
+            unreadable += page.unreadable
+            if (cursor := page.cursor) is None:
+                break
+        assert seen == [run.run_id for run in reversed(rows) if run.run_id != bad]
+        assert unreadable == [bad]
+    assert set(archive.positions([run.run_id for run in rows])) == good | {bad}
+    assert [one.run_id for one in archive.purge_matching(at_ms=0, run_id=bad)] == [bad]
+
+
+@pytest.mark.spec("REC-6")
+def test_keep_tells_what_may_be_let_go(archive: Archive) -> None:
+    same, behind, other, ended, erased = parked(), parked(), parked(), finished(), finished()
+    archive.put([replace(behind, n=20), replace(other, snapshot=b"another history"), replace(ended, n=20)])
+    archive.purge_matching(at_ms=0, run_id=erased.run_id)
+    differs = max((other, replace(other, snapshot=b"another history")), key=lambda run: archive.put([run]) or 0)
+    loser = other if differs.snapshot == b"another history" else replace(other, snapshot=b"another history")
+    archive.put([differs])
+    assert archive.keep([same, behind, loser, ended, erased]) == {same.run_id, ended.run_id, erased.run_id}
+    assert archive.keep([same]) == {same.run_id}, "put twice is put once"
+    assert archive.keep([]) == set()
+    found = archive.positions([behind.run_id, erased.run_id, "nobody"])
+    assert found[behind.run_id].order == (1, 0, 20)
+    assert found[erased.run_id].erased
+    assert len(found) == 2
+
+
+@pytest.mark.spec("REC-2")
+def test_a_later_note_wins_at_one_event_number(archive: Archive) -> None:
+    before, noted = parked(progress_at_ms=1_500), parked(kind=Kind.CHECKPOINT, progress_at_ms=1_600)
+    noted = replace(noted, run_id=before.run_id)
+    for order in ((before, noted), (noted, before)):
+        archive.put(order[:1])
+        archive.put(order[1:])
+        kept = archive.get(before.run_id)
+        assert kept is not None
+        assert kept.progress_at_ms == 1_600
+
+
+@pytest.mark.spec("RUN-1")
+def test_runs_that_ended_under_a_key_are_found(archive: Archive) -> None:
+    late, keyless, early, waits = finished(), finished(key=""), finished(ended_at_ms=10), parked()
+    archive.put([late, keyless, early, waits])
+    assert [run.run_id for page in archive.keyed(ended_since_ms=1_000) for run in page] == [late.run_id]
+
+
 def test_a_reason_may_quote_anything(archive: Archive) -> None:
     run = finished(reason="half \ud800, nul \0, \x1b[31m", tags=("t" * 5000, "ok\0"))
     archive.put([run])

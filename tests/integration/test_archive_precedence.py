@@ -67,7 +67,7 @@ def test_any_order_of_puts_gives_the_same_row(shared: Archive, puts: list[dict[s
 
 def order_of(run: ArchivedRun) -> tuple[int, ...]:
     """The rule, told a second time."""
-    return (run.generation, int(run.state in ENDED), run.n, ["checkpoint", "parked", "finished"].index(run.kind), run.progress_at_ms)
+    return (run.generation, int(run.state in ENDED), run.n, run.progress_at_ms, ["checkpoint", "parked", "finished"].index(run.kind))
 
 
 @pytest.mark.spec("REC-6")

@@ -352,11 +352,11 @@ _MOVES: dict[str, Meanwhile] = {
 
 
 @pytest.mark.spec("IDLE-6")
-@pytest.mark.parametrize("at", ["put", "park"])
+@pytest.mark.parametrize("at", ["keep", "park"])
 @pytest.mark.parametrize("what", sorted(_MOVES))
 def test_whatever_happens_while_it_is_being_parked_wins(shop: Waiting, what: str, at: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run_id = shop.approve()
-    target = shop.engine.archive.open() if at == "put" else shop.engine.store
+    target = shop.engine.archive.open() if at == "keep" else shop.engine.store
     real = getattr(target, at)
 
     def meanwhile(*given: Any, **named: Any) -> Any:

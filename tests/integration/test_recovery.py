@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 import redis
+from sqlalchemy import update
 
 from conductor import Workflow
 from conductor.archive import Kind
+from conductor.archive.tables import runs as rows
 from conductor.declare import registry
 from conductor.runs.children import child_of
 from conductor.runs.execute import Drainer
@@ -125,6 +127,23 @@ def test_one_bad_record_stops_nothing(shop: Shop) -> None:
     settled(shop)
     assert shop.engine.archive.open().get(bad) is None
     assert shop.engine.archive.open().get(good) is not None, "nor does it keep the others from the archive"
+
+
+@pytest.mark.spec("REC-1")
+@pytest.mark.parametrize("damage", [{"waiting_for": "{bad"}, {"state": "hibernating"}, {"snapshot": b"damaged"}], ids=str)
+def test_one_bad_row_of_the_archive_stops_nothing(shop: Shop, own_valkey: ValkeyServer, damage: dict[str, Any]) -> None:
+    runs = [shop.start() for _ in range(5)]
+    settled(shop)
+    bad = sorted(runs)[2]
+    with shop.engine.archive.open()._connections.writing() as connection:
+        connection.execute(update(rows).where(rows.c.run_id == bad).values(**damage))
+    own_valkey.client().flushall()
+    told = recover(shop.engine)
+    assert told.restored == 4
+    assert len(told.errors) == 1
+    assert bad in told.errors[0]
+    drained(shop, *(run_id for run_id in runs if run_id != bad))
+    assert shop.json("runs", "--archived")["runs"] is not None
 
 
 @pytest.mark.spec("REC-1", "REC-2")
