@@ -64,8 +64,7 @@ for name, value in pairs(fields) do if value ~= NIL then put(RUN, name, value) e
 local run = new_run(run_id, fields)
 run.said, run.lt, run.lk = lane_terms_given, lane_terms_given, lane_turn
 keep_steps(run, forked_from, at, tonumber(records))
-local queued = false
-local due = math.max(num(delay) > 0 and now + num(delay) or 0, num(start_at))
+local queued, due = false, math.max(num(delay) > 0 and now + num(delay) or 0, num(start_at))
 if due > now then
   set(run, 'ro', roots)
   redis.call('ZADD', P .. 'due', int(due), 'start:' .. run_id)
