@@ -42,11 +42,18 @@ def _slot(engine: Engine, number: int, places: Sequence[tuple[int, str]]) -> Non
 def _member(
     url: str, namespace: str, flow: Workflow[Any], places: Sequence[Sequence[tuple[int, str]]], prepared: Callable[[Any], None],
 ) -> None:
-    """One process: its main thread sweeps, and says that it does, so that no kill is taken for a gap of the store. Until it is killed."""
+    """One process, until it is killed."""
     engine = engine_of(url, namespace, flow)
     prepared(engine.store)
-    for number, mine in enumerate(places):
+    for number, mine in enumerate(places[1:], 1):
         threading.Thread(target=_slot, args=(engine, number, mine), daemon=True).start()
+    _slot(engine, 0, places[0])
+
+
+def _sweep(url: str, namespace: str, flow: Workflow[Any]) -> None:
+    """A process that only sweeps, as beat's would. It is not killed: a sweeper that dies with the lock of its sweep keeps it for ten seconds,
+    which would be measured instead of lanes and limits. It says that it looks, so that no busy moment is taken for a gap of the store."""
+    engine = engine_of(url, namespace, flow)
     while True:
         for partition in range(PARTITIONS):
             engine.store._client.hset(engine.store.keys.head(partition), "look", int(time.time() * 1000))
@@ -67,6 +74,8 @@ class Gang:
         self._members: list[Any] = []
         for _ in range(number):
             self._join()
+        self._sweeper = FORK.Process(target=_sweep, args=(url, namespace, flow), daemon=True)
+        self._sweeper.start()
 
     def _join(self) -> None:
         one = FORK.Process(target=_member, args=self._given, daemon=True)
@@ -84,5 +93,6 @@ class Gang:
         self.killed[victim.pid] = time.time()
 
     def end(self) -> None:
-        while self._members:
-            self._kill(self._members.pop())
+        for one in (*self._members, self._sweeper):
+            self._kill(one)
+        self._members.clear()

@@ -138,8 +138,9 @@ def test_a_limit_holds_over_four_workers_while_they_are_killed(valkey: ValkeySer
     at = sorted((seen | {fence for fence in told if fence > 0}) - {-fence for fence in told if fence < 0})
     apart = [at[n + one.allowed] - at[n] for n in range(len(at) - one.allowed)]
     assert min(apart) >= one.window, "more than its rate in a window"
-    assert one.late is None or max(apart) <= one.window * (1 + one.late), "less than its rate in a window"
-    assert at[-1] - at[0] <= (one.many / one.allowed) * one.window * 1.2 + 6_000, "the limit gives less than it should"
+    wanted = apart[: one.many - one.allowed - 2 * one.at_once]  # at the end there are but a few left, and those that were lost
+    assert one.late is None or max(wanted) <= one.window * (1 + one.late), "less than its rate in a window"
+    assert at[-1] - at[0] <= (one.many / one.allowed) * one.window * 1.2 + 3_000, "the limit gives less than it should"
     lines = bodies.read_text().splitlines()
     assert _most_at_once(lines, gang.killed) <= one.at_once
     assert most_out == one.at_once, "the concurrency never held anybody back"
