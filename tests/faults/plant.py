@@ -105,6 +105,16 @@ class Plant(Site):
         found = {run.run_id: self.stand(run.run_id) for run in list(self.patient) if run.workflow != "waited" or self._has_lapsed(run.run_id)}
         return {run_id: stand for run_id, stand in found.items() if stand is not None}
 
+    def still_there(self, known: dict[str, Stand]) -> dict[str, Stand]:
+        """What waits now; all that waited before waits for the same, until the same moment."""
+
+        def as_before() -> dict[str, Stand]:
+            now = self.stands()
+            assert {run_id: now.get(run_id) for run_id in known} == known
+            return now
+
+        return eventually(as_before, 5, what="what waited waits") if known else self.stands()  # one may be parked while it is looked at
+
     def _has_lapsed(self, run_id: str) -> bool:
         """`waited` waits for three things at first, one of which is over soon."""
         stand = self.stand(run_id)

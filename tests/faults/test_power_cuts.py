@@ -44,29 +44,18 @@ def test_everything_is_killed_at_any_moment_and_started_again(plant: Plant, roun
         at_work, told = len(plant.open_runs()), len(caller.accepted)
         plant.power_cut(choose)
         plant.server.restart()
-        known = still_there(plant, known)
+        known = plant.still_there(known)
         plant.everybody()
         plant.no_calm()
         caller.done()
         eventually(plant.over, 90, every=0.2, what=plant._progress)
         eventually(lambda: len(plant.stands()) == len(plant.patient), 30, what="all others wait")
         print(f"round {number}: cut after {moment:.2f} s, {told} accepted, {at_work} at work; {len(plant.patient)} wait")
-        known = still_there(plant, known)
+        known = plant.still_there(known)
     assert {run.workflow for run in plant.patient} == set(WAITING)
     lapsed = [run for run in plant.patient if run.workflow == "patient"][::3]
     eventually(lambda: all(plant.state(run.run_id) == "" for run in plant.patient), 30, what="workers park what waits")
-    assert still_there(plant, known) == known
+    assert plant.still_there(known) == known
     plant.released(lapsed)
     eventually(plant.over, 90, every=0.2, what=plant._progress)
     plant.verdict(failed={run.run_id for run in lapsed})
-
-
-def still_there(plant: Plant, known: dict[str, Stand]) -> dict[str, Stand]:
-    """What waits now; all that waited before waits for the same, until the same moment."""
-
-    def as_before() -> dict[str, Stand]:
-        now = plant.stands()
-        assert {run_id: now.get(run_id) for run_id in known} == known
-        return now
-
-    return eventually(as_before, 5, what="what waited waits") if known else plant.stands()  # one may be parked while it is looked at

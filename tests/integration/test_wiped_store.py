@@ -1,4 +1,4 @@
-"""What ran after the last checkpoint of a store that was wiped is repeated; an effect that can be verified is not."""
+"""A store that was wiped and recovered: what ran after the checkpoint is repeated, verified effects are not, and the gap fails no step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import pytest
 
 from conductor import Ctx, Workflow
 from conductor.declare import registry
+from conductor.records import Attempt, Node
 from conductor.runs.execute import Drainer
+from conductor.runs.inputs import Inputs
 from conductor.runs.recover import recover
 from conductor.store import Want
 from conductor.sweeps.checkpoints import lag_ms, sweep_checkpoints
@@ -37,6 +39,16 @@ class Till(Shop):
         def was_charged(ctx: Ctx) -> str | None:
             return ctx.key if ctx.key in self.charged else None
 
+        self.fan: Workflow[Any] = Workflow("fan")
+
+        @self.fan.step
+        def split() -> list[int]:
+            return [1, 2, 3]
+
+        @self.fan.each(split, lease_seconds=1)
+        def double(part: int) -> int:
+            return 2 * part
+
     def copied(self) -> None:
         eventually(lambda: sweep_checkpoints(self.engine).ran and lag_ms(self.engine) == 0, 5, what="checkpoints catch up")
 
@@ -50,15 +62,18 @@ class Till(Shop):
         """The store is wiped and recovered, and what comes back ends."""
         server.client().flushall()
         assert recover(self.engine).restored == 1
+        self.ends(run_id)
 
+    def ends(self, run_id: str) -> None:
         def over() -> bool:
             for partition in range(2):
                 self.engine.store.client().hset(self.engine.store.keys.head(partition), mapping={"look": self.engine.store._now(), "calm": 0})
             run_overdue(self.engine)
             self.drain()
-            return self.state(run_id) == "completed"
+            return self.state(run_id) in ("completed", "failed")
 
         eventually(over, 20, what="it ends")
+        assert self.state(run_id) == "completed"
 
 
 @pytest.fixture
@@ -87,3 +102,26 @@ def test_an_effect_that_began_after_the_checkpoint_is_verified_first(till: Till,
     assert till.charged == [f"{run_id}:charge"]
     till.wiped(own_valkey, run_id)
     assert till.charged == [f"{run_id}:charge"]
+
+
+@pytest.mark.xfail(reason="a holder that reads its input while the store is empty takes it for null, and fails under a fence that is restored")
+@pytest.mark.spec("REC-6")
+def test_what_is_read_between_wipe_and_recovery_fails_no_step(
+    till: Till, own_valkey: ValkeyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A live worker holds an item by a claim that the checkpoint knows, reads its input from the empty store, and commits when all is back."""
+    run_id, read = till.fan.delay().id, Inputs.item
+
+    def in_the_gap(self: Inputs, held: Attempt, node: Node) -> str:
+        monkeypatch.undo()
+        till.copied()
+        own_valkey.client().flushall()
+        try:
+            return read(self, held, node)
+        finally:
+            assert recover(till.engine).restored == 1
+
+    monkeypatch.setattr(Inputs, "item", in_the_gap)
+    till.drain()
+    till.ends(run_id)
+    assert till.conductor.run(run_id).get(timeout=5) == [2, 4, 6]
