@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from celery.schedules import crontab
-
 from conductor.broker.commanding import Call
+from conductor.broker.crontabs import cadence_of
 from conductor.errors import BadInput, UnknownRun
 from conductor.operations import timetable
 from conductor.operations.call import answer_of
@@ -19,7 +18,6 @@ from conductor.operations.why import look, why
 __all__ = ["COMMANDS"]
 
 _MOST = 1000
-_FIELDS = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
 
 
 def call_capability(call: Call, capability: str, params: Any = None, session: str = "", key: str = "") -> dict[str, Any]:
@@ -118,21 +116,8 @@ def schedule(
     overlap: str = "skip",
 ) -> dict[str, Any]:
     """Call a capability on a schedule. `when` is a number of seconds, or the five fields of a crontab: `"30 6 * * 1-5"`."""
-    word = call.conductor.schedule(name, capability, params, when=_cadence(name, when), tz=tz, session=session, overlap=overlap)
+    word = call.conductor.schedule(name, capability, params, when=cadence_of(name, when), tz=tz, session=session, overlap=overlap)
     return {"schedule": name, "word": word}
-
-
-def _cadence(name: str, when: float | str) -> Any:
-    if not isinstance(when, str):
-        return when
-    fields = when.split()
-    problem = f"{when[:80]!r} has not the five fields of a crontab: {', '.join(_FIELDS)}"
-    if len(fields) != len(_FIELDS):
-        raise BadInput(what=f"schedule {name[:80]}", field="when", problem=problem)
-    try:
-        return crontab(**dict(zip(_FIELDS, fields, strict=True)))
-    except (ValueError, TypeError) as error:  # what Celery's own parser says is a ValueError
-        raise BadInput(what=f"schedule {name[:80]}", field="when", problem=f"{problem}: {error}") from None
 
 
 def list_schedules(call: Call) -> dict[str, Any]:

@@ -9,6 +9,9 @@ from typing import Any
 
 from conductor.broker.commanding import Call
 from conductor.errors import BadInput, RunFinished
+from conductor.operations.batches import RATE, preview, preview_json, standing, submit
+from conductor.runs.batching import Action
+from conductor.runs.erasing import erase_named
 from conductor.runs.erasing import erase_run as erase
 from conductor.runs.finding import Where, find
 from conductor.runs.fork import fork_id
@@ -106,6 +109,31 @@ def revoke_run(call: Call, run_id: str) -> dict[str, Any]:
     return {"run_id": run_id, "consent": False}
 
 
+def batch_runs(
+    call: Call, action: str, where: dict[str, Any], reason: str = "requested", actor: str = "", dry_run: bool = True, rate: float = RATE,
+    session: str = "", key: str = "",
+) -> dict[str, Any]:
+    """One action (`retry`, `cancel`, `pause`, `resume`) on every run that the filters of a list name: a dry run unless it says otherwise.
+    With a session only runs of it are meant. Without a key the message's id serves as one."""
+    if action not in set(Action):
+        raise BadInput(what="batch", field="action", problem=f"{action[:40]!r} is none of: {', '.join(Action)}")
+    chosen, wanted = Action(action), Where.parse(where)
+    if dry_run:
+        return preview_json(call.engine, chosen, preview(call.engine, chosen, wanted, session=session))
+    return {"batch_id": submit(
+        call.engine, chosen, wanted, reason=reason, actor=actor, rate=rate, session=session, key=call.key(key))}
+
+
+def show_batch(call: Call, batch_id: str) -> dict[str, Any]:
+    """How far a batch is, or what it came to."""
+    return standing(call.engine, batch_id)
+
+
+def purge(call: Call, run_id: str = "", tag: str = "", session: str = "", dry_run: bool = True) -> dict[str, Any]:
+    """Delete everywhere, for good, one run, or all that have ended of a tag or a session: a dry run unless it says otherwise."""
+    return erase_named(call.engine, run_id=run_id, tag=tag, session=session, dry_run=dry_run).to_json()
+
+
 def erase_run(call: Call, run_id: str) -> dict[str, Any]:
     """Delete an ended run everywhere: store, archive and blobs. `erased` is false if there was nothing to delete, or it has not ended."""
     call.conductor._check_id(run_id)
@@ -164,7 +192,8 @@ COMMANDS: Mapping[str, Callable[..., Any]] = {
     "conductor.start_run": start_run, "conductor.cancel_run": cancel_run, "conductor.pause_run": pause_run,
     "conductor.resume_run": resume_run, "conductor.retry_run": retry_run, "conductor.fork_run": fork_run,
     "conductor.signal_run": signal_run, "conductor.advance_run": advance_run, "conductor.grant_run": grant_run,
-    "conductor.revoke_run": revoke_run, "conductor.erase_run": erase_run,
+    "conductor.revoke_run": revoke_run, "conductor.erase_run": erase_run, "conductor.purge": purge,
+    "conductor.batch_runs": batch_runs, "conductor.show_batch": show_batch,
     "conductor.list_runs": list_runs, "conductor.show_run": show_run, "conductor.run_outcome": run_outcome,
     "conductor.run_events": run_events,
     "conductor.recover": recover, "conductor.fsck": fsck,

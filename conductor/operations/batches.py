@@ -30,6 +30,7 @@ from conductor.operations.start import start_operation
 from conductor.records import QueueReason
 from conductor.runs.batching import Action, Deed, Selection, Tally, counted, narrowed, perform, select
 from conductor.runs.filters import Where
+from conductor.runs.finding import rows_of
 from conductor.state import OpState
 from conductor.store.reads import RunRecord, read_now
 
@@ -211,6 +212,15 @@ def preview(engine: Engine, action: Action, where: Where, *, session: str = "") 
     within = frozenset({session}) if session else None
     count, more, examples = counted(engine, action, narrowed(action, where, now=now), at=now, within=within)
     return Preview(count, more, tuple(examples))
+
+
+def preview_json(engine: Engine, action: Action, found: Preview) -> dict[str, Any]:
+    """The dry run as others are told it, with the rows of its examples."""
+    now = read_now(engine.store)
+    return {
+        "dry_run": True, "action": action, "count": found.count, "more": found.more, "examples": [run.run_id for run in found.examples],
+        "runs": rows_of(engine, found.examples, now), "now": now,
+    }
 
 
 def submit(

@@ -8,12 +8,14 @@ erased run back, and blobs without a run are found by their age.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 from conductor import codec
 from conductor.archive import ArchiveFilter
 from conductor.blobs import FileBlobs
-from conductor.errors import ArchivedRunCorrupt, ArchiveFormatUnknown
+from conductor.errors import ArchivedRunCorrupt, ArchiveFormatUnknown, BadInput, UnknownRun
+from conductor.ids import is_run_id, partition_of
 from conductor.runs.archiving import blobs_of, open_snapshot
 from conductor.runs.parking import wake
 from conductor.state import RunState
@@ -26,7 +28,9 @@ from conductor.store.stubs import read_stub
 if TYPE_CHECKING:
     from conductor.wiring import Engine
 
-__all__ = ["drop_orphan_blobs", "erase_run", "erase_session", "marked_runs", "purge_run"]
+__all__ = ["Erased", "drop_orphan_blobs", "erase_named", "erase_run", "erase_session", "marked_runs", "purge_run"]
+
+_AT_ONCE, _SHOWN = 1000, 20
 
 
 def purge_run(engine: Engine, run_id: str, *, due_only: bool = False, key: str = "") -> bool:
@@ -109,6 +113,37 @@ def marked_runs(engine: Engine, *, tag: str = "", session: str = "") -> list[str
             if cursor is None:
                 break
     return list(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Erased:
+    """`found` were named, `purged` of them are gone, `kept` (some of them) had not ended or were not there; `more` were not looked at."""
+
+    found: int
+    purged: int
+    kept: tuple[str, ...]
+    examples: tuple[str, ...]
+    more: bool
+    dry_run: bool
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"kept": list(self.kept), "examples": list(self.examples)}
+
+
+def erase_named(engine: Engine, *, run_id: str = "", tag: str = "", session: str = "", dry_run: bool) -> Erased:
+    """Erase one run, or those of a tag or of a session with everything else it owns, so many at once that a caller can wait for it."""
+    if sum(map(bool, (run_id, tag, session))) != 1:
+        raise BadInput(what="purge", field="run_id", problem="name one of: run_id, tag, session")
+    if run_id and (not is_run_id(run_id) or partition_of(run_id) >= engine.store.partitions):
+        raise UnknownRun(run_id=run_id, namespace=engine.store.namespace)
+    found = [run_id] if run_id else marked_runs(engine, tag=tag, session=session)
+    chosen = found[:_AT_ONCE]
+    erased: set[str] = set()
+    kept = () if dry_run else tuple(one for one in chosen if not erase_run(engine, one, erased))
+    if session and not dry_run:
+        erase_session(engine, session)
+    gone = 0 if dry_run else len(chosen) - len(kept)
+    return Erased(len(found), gone, kept[:_SHOWN], tuple(found[:_SHOWN]), len(found) > len(chosen), dry_run)
 
 
 def _in_store(engine: Engine, wanted: Filter) -> Iterator[RunRecord]:

@@ -29,8 +29,8 @@ __all__ = ["Service", "asgi"]
 
 # Runs first: routes are tried in order.
 _ROUTES = (
-    "runs", "moving", "listing", "health", "login", "events", "batches", "operations", "gates", "schedules", "sessions", "catalogue",
-    "naming",
+    "runs", "moving", "listing", "health", "login", "events", "batches", "purge", "operations", "gates", "schedules", "sessions",
+    "catalogue", "naming",
 )
 _NEEDS = {"listing": "conductor.runs.finding"}
 

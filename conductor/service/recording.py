@@ -31,7 +31,8 @@ logger = logging.getLogger(__name__)
 _LATER = ("POST /v1/runs", "POST /v1/submit")
 _PAUSE, _GRACE = 0.05, 5.0
 _LONGEST = 500
-_NOT_DEEDS = (("POST /v1/login", 200), ("POST /v1/logout", 200), ("POST /v1/batches", 200))  # the last is a dry run; a batch is 202
+_NOT_DEEDS = ("POST /v1/login", "POST /v1/logout")
+_LOOKS_FIRST = ("POST /v1/batches", "POST /v1/purge")  # a dry run unless the body says otherwise
 
 
 class Recorder:
@@ -56,9 +57,9 @@ class Recorder:
 
     async def _record(self, scope: Any, message: Mapping[str, Any]) -> None:
         action = f"{scope['method']} {_template(scope)}"
-        if (action, message["status"]) in _NOT_DEEDS:
-            return
         body = scope.get(self._body_key)
+        if action in _NOT_DEEDS or (action in _LOOKS_FIRST and (not isinstance(body, dict) or body.get("dry_run", True))):
+            return
         reason = body.get("reason", "") if isinstance(body, dict) else ""
         location = next((value.decode() for name, value in message.get("headers", ()) if name == b"location"), "")
         deed = Deed(

@@ -160,7 +160,7 @@ class Schedules(BaseModel):
 
 
 class Moved(BaseModel):
-    """`ok`, or `already` where nothing had to be changed."""
+    """`ok`, or `already` where nothing had to be changed; of one that was put `created`, `changed` or `same`."""
 
     schedule: str
     word: str = Field(examples=["ok"])

@@ -13,7 +13,7 @@ from conductor import Lane, Limit, Workflow
 from conductor.declare import every, needs, registry
 from conductor.declare.capability import capability
 from conductor.errors import TransientError
-from conductor.operations import built_in
+from conductor.operations import batches, built_in
 from conductor.service import asgi
 from conductor.service.access import Caller
 from conductor.sweeps import built_in as built_in_runs
@@ -86,7 +86,7 @@ def _who(request: Request) -> Caller | None:
 def opened(valkey: ValkeyServer, namespace: str, **settings: Any) -> Iterator[Front]:
     """A front with a registry of its own. At the end every key must be in the catalogue."""
     with registry.isolated(), needs.isolated(), every.isolated():
-        for found in (built_in.notify, built_in.replay, built_in_runs.workflow_cancel, built_in_runs.workflow_sweep_idle):
+        for found in (built_in.notify, built_in.replay, built_in_runs.workflow_cancel, built_in_runs.workflow_sweep_idle, batches.batch):
             registry.register_capability(found, registry.place_of_caller())
         front = Front(valkey.url(), namespace, **settings)
         with TestClient(asgi(front.conductor, auth=_who), base_url="http://127.0.0.1") as front.client:

@@ -33,8 +33,8 @@ class Bureau:
         told = task.apply(json.loads(json.dumps(args)), json.loads(json.dumps(kwargs)), task_id=message or str(uuid.uuid4())).get()
         return json.loads(json.dumps(told))
 
-    def failed_run(self) -> str:
-        run_id = str(self.send("start_run", "cli_orders", {"number": 3, "bad": True})["run_id"])
+    def failed_run(self, **options: Any) -> str:
+        run_id = str(self.send("start_run", "cli_orders", {"number": 3, "bad": True}, **options)["run_id"])
         self.front.drain()
         assert self.front.state(run_id) == "failed"
         return run_id
@@ -52,7 +52,7 @@ def bureau(valkey: ValkeyServer, namespace: str) -> Iterator[Bureau]:
 def test_names_are_stable_and_every_command_says_what_it_does() -> None:
     nouns = {
         "start_run", "cancel_run", "pause_run", "resume_run", "retry_run", "fork_run", "signal_run", "advance_run", "grant_run", "revoke_run",
-        "erase_run", "list_runs", "show_run", "run_outcome", "run_events", "recover", "fsck",
+        "erase_run", "purge", "batch_runs", "show_batch", "list_runs", "show_run", "run_outcome", "run_events", "recover", "fsck",
         "call", "submit", "retry_operation", "cancel_operation", "resolve", "list_operations", "show_operation", "operation_status",
         "list_capabilities", "show_capability", "schedule", "list_schedules", "show_schedule", "pause_schedule", "resume_schedule",
         "drop_schedule", "list_lanes", "show_lane", "list_limits", "set_limit", "reset_limit", "list_queues", "pause_scope", "resume_scope",
@@ -97,6 +97,40 @@ def test_runs_are_listed_by_the_filters_of_every_list(bureau: Bureau) -> None:
     assert ids(session="ada", tag="night") == [napping]
     page = bureau.send("list_runs", limit=1)
     assert [one["run_id"] for one in bureau.send("list_runs", limit=1, cursor=page["cursor"])["runs"]] == [failed]
+
+
+@pytest.mark.spec("CLI-4", "SVC-1")
+def test_many_runs_are_moved_and_the_same_message_moves_none_twice(bureau: Bureau) -> None:
+    runs, message = [bureau.failed_run() for _ in range(3)], str(uuid.uuid4())
+    dry = bureau.send("batch_runs", "retry", {"status": "failed"})
+    assert (dry["dry_run"], dry["count"], dry["more"], set(dry["examples"])) == (True, 3, False, set(runs))
+    assert {row["run_id"] for row in dry["runs"]} == set(runs)
+    asked = {"reason": "mended, token=xyz", "actor": "ada", "dry_run": False, "rate": 1000.0, "message": message}
+    batch_id = bureau.send("batch_runs", "retry", {"status": "failed"}, **asked)["batch_id"]
+    assert bureau.send("batch_runs", "retry", {"status": "failed"}, **asked)["batch_id"] == batch_id
+    assert bureau.send("show_batch", batch_id)["state"] == "queued"
+    for _ in range(3):
+        bureau.front.drain()
+    told = bureau.send("show_batch", batch_id)
+    assert (told["state"], told["changed"], told["actor"], told["reason"]) == ("completed", 3, "ada", "mended, token=***")
+    assert [bureau.generation(run_id) for run_id in runs] == [2, 2, 2]
+    with pytest.raises(BadInput, match="'explode' is none of"):
+        bureau.send("batch_runs", "explode", {"status": "failed"})
+    with pytest.raises(UnknownOperation):
+        bureau.send("show_batch", runs[0])
+
+
+@pytest.mark.spec("CLI-3")
+def test_what_has_ended_is_purged_by_tag_after_a_dry_run(bureau: Bureau) -> None:
+    ended, live = bureau.failed_run(tags=["gdpr"]), bureau.send("start_run", "cli_naps", tags=["gdpr"])["run_id"]
+    assert bureau.send("purge", tag="gdpr")["found"] == 2
+    told = bureau.send("purge", tag="gdpr", dry_run=False)
+    assert (told["purged"], told["kept"]) == (1, [live])
+    with pytest.raises(UnknownRun):
+        bureau.send("show_run", ended)
+    for wrong in ({}, {"tag": "gdpr", "session": "ada"}):
+        with pytest.raises(BadInput, match="name one of"):
+            bureau.send("purge", **wrong)
 
 
 def test_a_run_that_failed_again_is_not_retried_again_by_the_same_message(bureau: Bureau) -> None:

@@ -168,6 +168,51 @@ def test_schedules_are_listed_paused_resumed_and_dropped(front: Front) -> None:
 
 
 @pytest.mark.spec("SVC-4")
+@pytest.mark.spec("SVC-1", "OP-5")
+def test_a_schedule_is_made_changed_and_ticks(front: Front) -> None:
+    asked = {"capability": "lend", "params": {"title": "Emma"}, "when": 60, "session": "ada"}
+    assert front.told("PUT", "/schedules/nightly", asked, status=201) == {"schedule": "nightly", "word": "created"}
+    assert front.told("PUT", "/schedules/nightly", asked)["word"] == "same"
+    assert front.told("PUT", "/schedules/nightly", asked | {"when": "30 6 * * 1-5", "tz": "Europe/Berlin"})["word"] == "changed"
+    shown = front.told("GET", "/schedules/nightly", who="ada")
+    assert (shown["target"], shown["kind"], shown["source"]) == ("lend", "operation", "made")
+    assert "Europe/Berlin" in shown["when"]
+    assert front.told("DELETE", "/schedules/nightly")["word"] == "ok"
+
+
+@pytest.mark.spec("SVC-2", "BAD-1")
+@pytest.mark.parametrize(("change", "status", "code"), [
+    ({"capability": "nobody"}, 404, "unknown_capability"), ({"params": {"title": 7}}, 422, "bad_input"), ({"when": "often"}, 422, "bad_input"),
+    ({"when": 0}, 422, "bad_input"), ({"when": True}, 422, "bad_input"), ({"when": "1 2 3 4 99"}, 422, "bad_input"), ({"tz": "Mars/X", "when": "* * * * *"}, 422, "declaration_error"),
+    ({"overlap": "pile"}, 422, "bad_input"), ({"session": ".."}, 422, "bad_input"), ({"strange": 1}, 422, "bad_input"),
+])
+def test_what_would_be_no_schedule_is_refused(front: Front, change: dict[str, Any], status: int, code: str) -> None:
+    front.refused("PUT", "/schedules/odd", {"capability": "lend", "params": {"title": "x"}, "when": 60} | change, status=status, code=code)
+    assert front.told("GET", "/schedules")["schedules"] == []
+
+
+@pytest.mark.spec("SVC-1", "SVC-4")
+def test_what_has_ended_is_erased_for_good_after_a_dry_run(front: Front) -> None:
+    ended = [str(front.conductor.start("cli_orders", {"number": 1}, session="ada", tags=["eu"]).id) for _ in range(2)]
+    front.drain()
+    live = str(front.conductor.start("cli_naps", session="ada").id)
+    front.conductor.grant("ada", "erase", "always")
+    assert front.told("POST", "/purge", {"session": "ada"}) == {
+        "found": 3, "purged": 0, "kept": [], "examples": [live, *ended[::-1]], "more": False, "dry_run": True}
+    told = front.told("POST", "/purge", {"run_id": ended[0], "dry_run": False, "reason": "asked by mail, token=x"})
+    assert (told["purged"], told["kept"]) == (1, [])
+    front.refused("GET", f"/runs/{ended[0]}", status=404, code="unknown_run")
+    assert front.told("POST", "/purge", {"run_id": ended[0], "dry_run": False})["kept"] == [ended[0]]
+    told = front.told("POST", "/purge", {"session": "ada", "dry_run": False})
+    assert (told["found"], told["purged"], told["kept"]) == (2, 1, [live])
+    assert front.told("GET", "/sessions/ada/grants")["grants"] == []
+    for wrong in ({}, {"tag": "eu", "session": "ada"}, {"run_id": "x"}, {"tag": ""}):
+        assert front.say("POST", "/purge", wrong).status_code in (404, 422), wrong
+    deeds = [deed for deed in front.told("GET", "/audit")["deeds"] if deed["action"] == "POST /v1/purge"]
+    assert [deed["reason"] for deed in deeds] == ["", "", "asked by mail, token=***"]
+    front.refused("POST", "/purge", {"session": "ada"}, status=403, code="forbidden", who="writer")
+
+
 def test_a_caller_bound_to_sessions_knows_the_schedules_of_them_alone(front: Front) -> None:
     scheduled(front, "of_ada", "ada")
     scheduled(front, "of_nobody")

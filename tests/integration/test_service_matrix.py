@@ -18,13 +18,14 @@ pytestmark = pytest.mark.spec("SVC-4", "SVC-2")
 PUBLIC = {("get", "/v1/health"), ("get", "/v1/ready"), ("post", "/v1/login")}
 ADMIN = {
     ("get", "/v1/audit"), ("put", "/v1/limits/{name}"), ("delete", "/v1/limits/{name}"), ("put", "/v1/holds/{scope}"),
-    ("delete", "/v1/holds/{scope}"), ("delete", "/v1/schedules/{name}"),
+    ("delete", "/v1/holds/{scope}"), ("delete", "/v1/schedules/{name}"), ("put", "/v1/schedules/{name}"), ("post", "/v1/purge"),
 }
 EVERYBODYS = {"/v1/me", "/v1/logout"}  # for whoever is somebody, of any scope
 BODIES: dict[str, Any] = {
     "/v1/runs": {"workflow": "cli_orders", "input": {"number": 2}, "key": "k"}, "/signal": {"name": "x", "value": 1}, "/advance": {"step": "x"},
     "/fork": {"from": "charge"}, "/{operation_id}/resolve": {"absent": True}, "/resolve": {"step": "charge", "absent": True},
     "/v1/call": {"capability": "lend", "params": {"title": "y"}, "key": "k"}, "/v1/submit": {"capability": "lend", "params": {"title": "y"}, "key": "k"}, "/grants": {"capability": "erase"}, "/limits/{name}": {"rate": "1/m"},
+    "/schedules/{name}": {"capability": "lend", "params": {"title": "z"}, "when": 60}, "/v1/purge": {"session": "bob", "dry_run": False},
 }
 KEEPERS = {("post", "/v1/runs"), ("post", "/v1/call"), ("post", "/v1/submit")}  # what takes an idempotency key
 KEYED = {"/v1/workflows/{workflow}/signal": {"key": "k", "name": "x"}, "/v1/workflows/{workflow}/advance": {"key": "k", "step": "x"}}

@@ -14,10 +14,9 @@ from pydantic import Field
 from starlette.responses import Response
 
 from conductor.errors import BadInput, UnknownOperation
-from conductor.operations.batches import RATE, preview, standing, submit
+from conductor.operations.batches import RATE, preview, preview_json, standing, submit
 from conductor.runs.batching import Action
 from conductor.runs.filters import Where
-from conductor.runs.finding import rows_of
 from conductor.service.access import Caller, Reader, Served, Writer
 from conductor.service.errors import Forbidden, UnknownFilter
 from conductor.service.forms import Body
@@ -25,7 +24,6 @@ from conductor.service.ownership import own_keys, own_operation, own_session
 from conductor.service.replies import Responses, example, reply
 from conductor.service.routes.runs import ROW
 from conductor.service.segments import SegmentRoute
-from conductor.store.reads import read_now
 
 __all__ = ["router"]
 
@@ -68,11 +66,7 @@ def move_many(
     session = _session(caller, where)
     if body.dry_run:
         found = _filters(lambda: preview(served.engine, action, where, session=session))
-        now, examples = read_now(served.engine.store), [run.run_id for run in found.examples]
-        return reply({
-            "dry_run": True, "action": action, "count": found.count, "more": found.more, "examples": examples,
-            "runs": rows_of(served.engine, found.examples, now), "now": now,
-        })
+        return reply(preview_json(served.engine, action, found))
     key = f"{caller.actor} {idempotency_key}" if idempotency_key else ""  # one caller's keys say nothing to another
     with own_keys(served, caller):
         batch_id = _filters(lambda: submit(

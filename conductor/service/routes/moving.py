@@ -12,7 +12,7 @@ from conductor.errors import RunFinished, RunQueued, UnknownKey, UnknownRun
 from conductor.runs.fork import fork_run
 from conductor.runs.waiting import run_of_key
 from conductor.service.access import Served, Writer
-from conductor.service.forms import Body
+from conductor.service.forms import Body, Reason
 from conductor.service.ownership import own_run
 from conductor.service.replies import Responses, example, reply
 from conductor.service.segments import SegmentRoute
@@ -30,7 +30,6 @@ _TAKEN: Responses = {
 
 _CONSENT: Responses = {200: example("whether it has consent of its own now", {"run_id": _RUN, "consent": True})}
 
-Reason = Annotated[str, Field(max_length=512, description="stands in the run's log and in the audit record")]
 Name = Annotated[str, Field(min_length=1, max_length=256)]
 
 
