@@ -118,6 +118,8 @@ def _tags(tags: Any, what: str) -> tuple[str, ...]:
     if isinstance(tags, str) or not isinstance(tags, Iterable):
         raise BadInput(what=what, field="tags", problem=f"a list of texts was expected, found {type(tags).__name__}")
     checked = tuple(dict.fromkeys(_text(tag, what, "tags", _TAG) for tag in tags))
+    if apart := next((tag for tag in checked if "," in tag), None):
+        raise BadInput(what=what, field="tags", problem=f"{apart!r} holds a comma, which keeps tags apart; give two tags")
     if len(checked) > _TAGS:
         raise BadInput(what=what, field="tags", problem=f"{len(checked)} were given, the limit is {_TAGS}")
     return checked

@@ -40,7 +40,7 @@ __all__ = ["Attempts", "Watching"]
 Call = Callable[[Attempt, Node, str, Mapping[str, Any], int], Any]
 """Runs a capability for a step that called it."""
 
-_REASONS: dict[type[Exception], str] = {BadResult: "bad_result", WhenFailed: "when_failed"}
+_REASONS: dict[type[BaseException], str] = {BadResult: "bad_result", WhenFailed: "when_failed"}
 _NOBODY = nullcontext()
 _TRACEBACK = 16_384
 _MESSAGE = 2_000
@@ -134,7 +134,8 @@ class Attempts:
         except OperationPending as waiting:
             # Not a failure of this step: an operation it called is queued, and the step looks again when that is due.
             return Outcome(held, OutcomeKind.RETRY, reason="operation_pending", delay_ms=waiting.delay_ms, ran_ms=_ms_since(began))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
+            _unless_meant_for_the_process(error)
             settled = self.doubt.after(held, node, code, error, lambda: self._ask(held, code, ctx, fed), _ms_since(began)) if fed else None
             return settled or self.failed(held, node, error, _ms_since(began))
 
@@ -242,7 +243,7 @@ class Attempts:
                 break  # the commit will be refused as well
         return staged_ref(held.fence, len(members))
 
-    def failed(self, held: Attempt, node: Node, error: Exception, ran_ms: int) -> Outcome:
+    def failed(self, held: Attempt, node: Node, error: BaseException, ran_ms: int) -> Outcome:
         """What an error means: a durable retry, or the end of the step."""
         if isinstance(error, PayloadMismatch):
             return Outcome(
@@ -285,6 +286,13 @@ class Attempts:
             "type": "poison", "message": message, "kind": "permanent", "traceback": "", "worker": self._worker,
             "waited_ms": held.waited_ms, "ran_ms": 0, "at": held.at,
         })
+
+
+def _unless_meant_for_the_process(error: BaseException) -> None:
+    """`sys.exit` of the step's own code is an error of its attempt. Celery ends a worker by classes of its own, and what a signal to a pool
+    process raises carries its number less 256; those go on and end the process."""
+    if isinstance(error, SystemExit) and (type(error) is not SystemExit or (isinstance(error.code, int) and -256 < error.code <= -192)):
+        raise error
 
 
 def _ms_since(began: float) -> int:

@@ -47,11 +47,12 @@ class Holding:
     thread: int = 0
     finished: list[tuple[Outcome, str]] = field(default_factory=list)
     oldest: float = 0.0
+    over: bool = True  # nothing has been taken since the last drain ended
     gone: dict[str, str] = field(default_factory=dict)  # attempts that are no longer ours: ref and fence → the store's word
 
     def take(self, attempts: list[Attempt], claimed_at: float) -> None:
         with self.lock:
-            self.claimed_at, self.waiting = claimed_at, list(attempts)
+            self.claimed_at, self.waiting, self.over = claimed_at, list(attempts), False
             self.gone.clear()
 
     def begin(self, held: Attempt, timeout: float) -> bool:
@@ -108,8 +109,10 @@ class Holding:
             self.finished = [*outcomes, *self.finished]
 
     def abandon(self) -> None:
-        """A drain ended early: what it has not begun goes back."""
+        """A drain ended early: what it has not begun goes back. What the next one has taken at this very moment is its own."""
         with self.lock:
+            if not self.over:
+                return
             waiting, self.waiting, self.running = self.waiting, [], None
             self.finished += [(Outcome(held, OutcomeKind.GIVEN_BACK, reason="late"), "") for held in waiting]
 
@@ -162,6 +165,8 @@ class Pulse:
 
     def rest(self) -> None:
         """The drain is over. What it could not tell (the store was away) is still to be told, and its leases are to be kept until then."""
+        with self._holding.lock:
+            self._holding.over = True
         self._resting = True
         if not self._holding.finished and not self._holding.waiting:
             self._fall_asleep()

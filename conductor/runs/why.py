@@ -167,14 +167,28 @@ def _undoing(view: RunView) -> Why:
 
 
 def _held(view: RunView) -> Why | None:
-    ready = view.named(StepState.READY)
-    if not ready or view.named(StepState.RUNNING):
+    if _working(view):
         return None
-    for scope in ("all", f"workflow:{view.run.workflow}", *(f"queue:{step.queue}" for step in ready)):
-        if scope in view.holds:
-            said = f"{scope_in_words(scope)} is paused ({view.holds[scope] or 'no reason was given'})"
-            return Why(f"waits: {said} and {ready[0].name} stands ready", f"{{conductor}} {lifts(scope)}")
+    for scope, reason in view.holds.items():
+        if step := next((one for one in _stands(view) if scope in _scopes(view, one)), None):
+            said = f"{scope_in_words(scope)} is paused ({reason or 'no reason was given'})"
+            return Why(f"waits: {said} and {step.name} stands ready", f"{{conductor}} {lifts(scope)}")
     return None
+
+
+def _scopes(view: RunView, step: StepView) -> tuple[str, ...]:
+    """What holds a step, if it is paused."""
+    return "all", f"workflow:{view.run.workflow}", f"capability:{view.graph.nodes[step.index].capability}", f"queue:{step.queue}"
+
+
+def _working(view: RunView) -> list[StepView]:
+    """Steps that somebody runs; of an `each` at least one item."""
+    return [step for step in view.named(StepState.RUNNING) if step.each is None or step.each.active or not step.each.total]
+
+
+def _stands(view: RunView) -> list[StepView]:
+    """Steps that somebody may take up, eaches with more items among them."""
+    return view.named(StepState.READY) + [step for step in view.named(StepState.RUNNING) if step.each and step.each.listed]
 
 
 def _failing(view: RunView) -> Why | None:
@@ -186,7 +200,7 @@ def _failing(view: RunView) -> Why | None:
 
 
 def _at_work(view: RunView) -> Why | None:
-    running = [step for step in view.named(StepState.RUNNING) if step.each is None or step.each.active or not step.each.total]
+    running = _working(view)
     if not running:
         return None
     step = max(running, key=lambda found: view.now - found.since)
@@ -204,7 +218,7 @@ def _at_work(view: RunView) -> Why | None:
 
 
 def _standing(view: RunView) -> Why | None:
-    ready = view.named(StepState.READY) + [s for s in view.named(StepState.RUNNING) if s.each and s.each.listed]
+    ready = _stands(view)
     if not ready:
         return None
     step = min(ready, key=lambda found: found.since)

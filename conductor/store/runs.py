@@ -8,7 +8,7 @@ from typing import Any
 
 from redis import exceptions
 
-from conductor.codec import blob_names, drop_blobs
+from conductor.codec import blob_names, check_text, drop_blobs
 from conductor.errors import StoreFull
 from conductor.ids import partition_of
 from conductor.records import LEASE_MS, Graph, NewRun
@@ -17,7 +17,9 @@ from conductor.store.attempts import parse_claim
 from conductor.store.door import Door
 from conductor.store.reads import know_graph
 
-__all__ = ["RunVerbs"]
+__all__ = ["RunVerbs", "said"]
+
+_LONGEST = 1024
 
 
 class RunVerbs(Door):
@@ -93,11 +95,11 @@ class RunVerbs(Door):
         `only`, here and below, nothing is done to a run that lives in another generation by now: SUPERSEDED."""
         partition = partition_of(run_id)
         word, state, why, at, queues = self._call_bare(
-            "cancel_run", partition, run_id, _word(reason), _word(actor), int(terminate), int(compensate), _life(only))
+            "cancel_run", partition, run_id, said(reason, "reason"), said(actor, "actor"), int(terminate), int(compensate), _life(only))
         return Cancelled(word, state, why, int(at or 0), self._pokes(partition, queues))
 
     def pause(self, run_id: str, *, reason: str, actor: str = "", only: int | None = None) -> Moved:
-        word, state = self._call("pause_run", partition_of(run_id), run_id, _word(reason), _word(actor), _life(only))
+        word, state = self._call("pause_run", partition_of(run_id), run_id, said(reason, "reason"), said(actor, "actor"), _life(only))
         return Moved(word, state)
 
     def resume(self, run_id: str, *, actor: str = "", only: int | None = None) -> Moved:
@@ -105,7 +107,7 @@ class RunVerbs(Door):
         partition = partition_of(run_id)
         pokes = []
         while True:
-            word, state, queues = self._call("resume_run", partition, run_id, _word(actor), _life(only))
+            word, state, queues = self._call("resume_run", partition, run_id, said(actor, "actor"), _life(only))
             pokes += self._pokes(partition, queues)
             if word != "MORE":
                 # After a thousand the rest follow; the last call of several may find nothing left, which is no news.
@@ -120,8 +122,8 @@ class RunVerbs(Door):
         partition = partition_of(run_id)
         tail = [part for index, (record, was) in reset.items() for part in (index, record, was)]
         word, state, queues = self._call(
-            "reopen_run", partition, run_id, at_event, int(generation), _word(actor), _life(only), steps, hooks, self.pages, len(reset),
-            len(eaches), *tail, *eaches,
+            "reopen_run", partition, run_id, at_event, int(generation), said(actor, "actor"), _life(only), steps, hooks, self.pages,
+            len(reset), len(eaches), *tail, *eaches,
         )
         pokes = self._pokes(partition, queues)
         told = word
@@ -152,9 +154,9 @@ class RunVerbs(Door):
         return Moved(self._call("purge_run", partition_of(run_id), run_id, int(due_only), seen, key)[0])
 
 
-def _word(text: str) -> str:
-    """A person's words as they stand in the log, whose fields are kept apart by semicolons."""
-    return text.replace(";", ",")
+def said(text: str, what: str) -> str:
+    """A person's words as they stand in the log, whose fields are kept apart by semicolons; empty for none."""
+    return check_text(text, what, _LONGEST).replace(";", ",") if text != "" else ""
 
 
 def _life(generation: int | None) -> str:

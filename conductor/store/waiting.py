@@ -10,6 +10,7 @@ from conductor.ids import home_of_start, partition_of
 from conductor.records import Poke
 from conductor.state import StepState
 from conductor.store.door import Door
+from conductor.store.runs import said
 
 __all__ = ["EARLY_SIGNALS", "Answered", "WaitVerbs"]
 
@@ -41,7 +42,7 @@ class WaitVerbs(Door):
     def advance(self, run_id: str, index: int, *, digest: str, payload: str, actor: str = "") -> Answered:
         """OK, SAME (this body was the answer), TAKEN (another was), NOT_WAITING, ENDED or UNKNOWN."""
         partition = partition_of(run_id)
-        word, state, step, queues = self._call_bare("advance", partition, run_id, index, digest, payload, actor.replace(";", ","))
+        word, state, step, queues = self._call_bare("advance", partition, run_id, index, digest, payload, said(actor, "actor"))
         return Answered(word, state, index, StepState.of(step) if step else None, self._pokes(partition, queues))
 
     def expire_idle(self, run_id: str, *, before: int = 0, dry: bool = False) -> tuple[str, int, list[Poke]]:

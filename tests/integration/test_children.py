@@ -374,3 +374,20 @@ def test_a_child_stays_as_long_as_its_parent_may_take_its_result(store: Store) -
     play.complete(play.one())
     play.backdate("ended:completed")
     assert store.purge(child, due_only=True).word == "OK"
+
+
+@pytest.mark.spec("CAN-4", "WF-7")
+@pytest.mark.parametrize(("terminate", "word"), [(True, "TERMINATE"), (False, "CANCELLED")])
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_cancel_that_stops_processes_stops_those_of_descendants_too(store: Store, terminate: bool, word: str, depth: int) -> None:
+    play = Player(store)
+    run_id = play.start(graph_of(node(0, kind=NodeKind.CALL)))
+    for level in range(depth):
+        held = play.one()
+        child = play.call(held, graph_of(node(0, kind=NodeKind.CALL)) if level + 1 < depth else chain(1))
+        play.send(play.outcome(held, OutcomeKind.CALLED, reason=child))
+    held = play.one()
+    assert store.heartbeat(0, [held]) == ["OK"]
+    assert store.cancel(run_id, reason="x", terminate=terminate).word == "OK"
+    assert store.heartbeat(0, [held]) == [word]
+    play.due()

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from conductor.declare.context import RUNNING, Ctx
-from conductor.errors import GetInsideStep, GetTimeout, NotFailed, ResultExpired, RunCancelled, RunFailed, RunFinished, UnknownRun
+from conductor.errors import BadInput, GetInsideStep, GetTimeout, NotFailed, ResultExpired, RunCancelled, RunFailed, RunFinished, UnknownRun
 from conductor.ids import new_run_id
 from conductor.records import FailurePolicy, Graph, NewRun, Node, OutcomeKind
+from conductor.runs.cancelling import cancel
 from conductor.runs.fsck import fsck
 from conductor.runs.handle import Handle
+from conductor.runs.pausing import pause_run, resume_run
 from conductor.store import Store, connect
 from tests.integration.test_reads import PAIR, claim, end
 from tests.support.crew import engine_of
@@ -227,3 +229,17 @@ def test_steps_that_follow_at_once_share_a_notice_and_the_end_has_its_own(store:
     notices = store.client().xrange(store.keys.of(int(handle.id[-2:], 16), "notices"))
     assert 2 <= len(notices) < size
     assert notices[-1][1]["s"] == "completed"
+
+
+@pytest.mark.spec("BAD-1", "CAN-1", "RUN-14")
+@pytest.mark.parametrize("bad", ["a\nb", "\x1b[31mred", "x" * 5_000, None, 5])
+def test_words_of_people_are_checked_before_anything_is_done(store: Store, bad: Any) -> None:
+    handle = started(store)
+    for verb in (cancel, pause_run):
+        for words in ({"reason": bad}, {"actor": bad}):
+            with pytest.raises(BadInput):
+                verb(engine_of(store), handle.id, **words)
+    with pytest.raises(BadInput):
+        resume_run(engine_of(store), handle.id, actor=bad)
+    assert (handle.status, len(store.log_of(handle.id))) == ("running", 1)
+    assert pause_run(engine_of(store), handle.id, reason="night; shift", actor="ana").word == "OK"

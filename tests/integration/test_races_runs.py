@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from conductor import codec
-from conductor.records import FailurePolicy, NodeKind
+from conductor.records import FailurePolicy, NodeKind, OutcomeKind
 from conductor.runs.fork import fork_run, plan_fork
 from conductor.runs.fsck import fsck
 from conductor.runs.retry import retry_run
@@ -288,3 +288,22 @@ def test_a_second_resume_while_a_failure_stops_the_run_says_nothing(store: Store
     play.store.resume(run_id)
     assert play.codes(run_id).count("r") == 1
     assert recount(store) == []
+
+
+@pytest.mark.spec("CLI-5", "EFF-2", "WF-10")
+@pytest.mark.parametrize(
+    ("reasons", "told"),
+    [(["unknown_error"], "step_failed"), (["effect_in_doubt"], "effect_in_doubt"), (["payload_mismatch"], "payload_mismatch"),
+     (["payload_mismatch", "unknown_error"], "payload_mismatch"), (["unknown_error", "payload_mismatch"], "step_failed"),
+     (["unknown_error", "effect_in_doubt"], "effect_in_doubt"), (["effect_in_doubt", "payload_mismatch"], "effect_in_doubt")])
+@pytest.mark.parametrize("siblings", [0, 1])
+def test_a_run_pauses_for_the_reason_that_stopped_it_whoever_ends_last(play: Player, reasons: list[str], told: str, siblings: int) -> None:
+    run_id = play.start(graph_of(*(node(index) for index in range(3))))
+    held = play.claim(len(reasons) + siblings)
+    for one, reason in zip(held, reasons, strict=False):
+        play.send(play.outcome(one, OutcomeKind.FAILED, reason=reason, error="{}", policy=FailurePolicy.PAUSE, doubt=reason == "effect_in_doubt"))
+    if siblings:
+        assert play.state(run_id) == "running"
+        play.complete(held[-1])
+    assert play.ended(run_id) == ("paused", told)
+    assert play.field(run_id, "ow") == ""

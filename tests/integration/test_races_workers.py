@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import signal
+import sys
 import threading
 import time
 from typing import Any
 
 import pytest
+from celery.exceptions import WorkerShutdown, WorkerTerminate
 
 from conductor import Retry, Workflow
 from conductor.errors import StoreUnreachable
@@ -283,3 +287,32 @@ def test_a_body_that_outlasts_the_shutdown_is_given_back_once(store: Store) -> N
     told.set()
     thread.join()
     assert ([outcome.kind for outcome, _ in said], shift.moves(run_id, "kbc")) == ([OutcomeKind.GIVEN_BACK], ["0", "0"])
+
+
+# Code that ends more than itself.
+
+
+@pytest.mark.spec("ERR-3", "RUN-8")
+@pytest.mark.parametrize("code", [3, 0, None, "no more", -1])
+def test_a_step_that_exits_has_failed_like_any_other(store: Store, code: Any) -> None:
+    flow = step("exits", lambda: sys.exit(code))
+    shift = Shift(store, flow)
+    run_id = shift.start(flow)
+    shift.worker().drain(0, "q")
+    told = json.loads(store.client().hget(store.keys.run(run_id, "err"), "0:1"))
+    assert (shift.state(run_id), shift.moves(run_id, "f")) == ("failed", ["0"])
+    assert (told["type"], "sys.exit(code)" in told["traceback"]) == ("builtins.SystemExit", True)
+
+
+@pytest.mark.spec("RUN-13", "CAN-4")
+@pytest.mark.parametrize("error", [SystemExit(-(256 - signal.SIGTERM)), WorkerTerminate(1), WorkerShutdown(0), KeyboardInterrupt()])
+def test_what_ends_the_process_is_not_taken_for_an_error_of_the_step(store: Store, error: BaseException) -> None:
+    def struck() -> None:
+        raise error
+
+    flow = step("struck", struck)
+    shift = Shift(store, flow)
+    run_id = shift.start(flow)
+    with pytest.raises(type(error)):
+        shift.worker().drain(0, "q")
+    assert (shift.state(run_id), shift.moves(run_id, "ft")) == ("running", [])

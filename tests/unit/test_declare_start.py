@@ -237,7 +237,7 @@ def test_a_dataclass_of_another_class_is_refused() -> None:
         ("key", ""), ("key", "x" * 513), ("key", "a\0"), ("key", "a\nb"), ("key", 5), ("session", "\x1b[31m"), ("session", "x" * 257),
         ("queue", "a;b"), ("queue", ""), ("priority", 10), ("priority", -1), ("priority", "5"), ("priority", True),
         ("tags", "vip"), ("tags", [1]),
-        ("tags", ["a\n"]), ("tags", ["x" * 129]), ("tags", [str(n) for n in range(33)]), ("tags", 7), ("countdown", -1),
+        ("tags", ["a\n"]), ("tags", ["eu,west"]), ("tags", ["x" * 129]), ("tags", [str(n) for n in range(33)]), ("tags", 7), ("countdown", -1),
         ("countdown", math.nan),
         ("countdown", "5"), ("countdown", True), ("countdown", 10**400), ("eta", datetime(2030, 1, 1)), ("eta", "2030-01-01"),  # noqa: DTZ001
         ("eta", 5), ("expires", 0),

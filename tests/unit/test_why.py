@@ -19,7 +19,7 @@ from conductor.store.reads import EachRecord, RunRecord
 
 NOW = 1_795_000_000_000
 RUN = RunRecord("01a1ee60-4676-70b2-bd26-4c1de90cf400", "order", "h", RunState.RUNNING, queue="celery", created_at=NOW - 60_000)
-GRAPH = Graph.build("order", (Node(0, "charge"),))
+GRAPH = Graph.build("order", (Node(0, "charge", capability="pay"),))
 
 
 def view(
@@ -92,6 +92,12 @@ ERROR = {"type": "TimeoutError", "message": "no answer"}
     (view(step(StepState.READY), holds={"all": "upgrade"}), "everything is paused (upgrade)", "resume --all"),
     (view(step(StepState.READY), holds={"workflow:order": ""}), "workflow order is paused", "resume --workflow order"),
     (view(step(StepState.READY), holds={"queue:gpu": "hot"}), "queue gpu is paused (hot)", "resume --queue gpu"),
+    (view(step(StepState.READY), holds={"capability:pay": "down"}), "capability pay is paused (down) and charge", "resume --capability pay"),
+    (view(step(StepState.RUNNING, each=EachRecord(total=9, cursor=3, done=3, failed=0, active=0, listed=1)), holds={"all": "x"}),
+     "everything is paused (x) and charge stands ready", "resume --all"),
+    (view(step(StepState.RUNNING, each=EachRecord(total=9, cursor=3, done=1, failed=0, active=2, listed=1)), holds={"all": "x"}),
+     "1 of 9 items done, 2 running", "watch"),
+    (view(step(StepState.READY, "other", queue="cpu"), step(StepState.READY), holds={"queue:gpu": "hot"}), "and charge stands ready", "--queue gpu"),
     (view(step(StepState.FAILED, error=ERROR), phase="F", active=2), "is failing because step charge failed", "watch"),
     (view(step(StepState.FAILED, error=ERROR), phase="U", active=1), "is about to pause", "watch"),
     (view(step(StepState.RUNNING, "tidy"), phase="H", outcome="failed"), "is finishing as failed: is running tidy", "watch"),

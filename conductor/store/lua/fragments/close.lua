@@ -71,7 +71,8 @@ local function settle(run, reason)
     if run.a > 0 or (run.st == RUN_PAUSED and run.wy ~= 'code_missing') then return end
     if run.st == RUN_PAUSED then lift(run) end
     set(run, 'r', 0); set(run, 'd', 0); forget_waiters(run)
-    local why = run.why == 'effect_in_doubt' and run.why or 'step_failed'
+    local why = run.ow ~= NIL and run.ow or 'step_failed'
+    set(run, 'ow', NIL)
     emit(run, 'p', why)
     set(run, 'st', RUN_PAUSED)
     set(run, 'wy', why)

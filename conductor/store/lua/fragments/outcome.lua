@@ -17,10 +17,19 @@ local function follow(run, after, flag)
   end
 end
 
+-- Why a run will pause is known when a step fails, not when the last one that still runs has ended: it is kept in `ow` until then. The first
+-- reason stays, but for an effect in doubt, which a person has to judge before anything else helps.
+local function stop_to_pause(run)
+  local told = run.why == 'effect_in_doubt' or run.why == 'payload_mismatch'
+  if run.ph == NIL then set(run, 'ow', told and run.why or 'step_failed')
+  elseif run.why == 'effect_in_doubt' then set(run, 'ow', run.why) end
+  set(run, 'ph', 'U')
+end
 local function fail_run(run, policy)
   add(run, 'f', 1)
   if policy == 'compensate' and undo_of(run) then set(run, 'oc', RUN_COMPENSATING) end
-  if policy == 'fail' or policy == 'compensate' then set(run, 'ph', 'F') elseif policy == 'pause' and run.ph == NIL then set(run, 'ph', 'U') end
+  if policy == 'fail' or policy == 'compensate' then set(run, 'ph', 'F')
+  elseif policy == 'pause' and (run.ph == NIL or run.ph == 'U') then stop_to_pause(run) end
 end
 
 local function step_ended(run, index, rec, state, after, policy, d)
