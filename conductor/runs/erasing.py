@@ -15,10 +15,10 @@ from conductor.blobs import FileBlobs
 from conductor.runs.archiving import blobs_of
 from conductor.runs.parking import wake
 from conductor.state import RunState
+from conductor.store.copying import read_snapshot
 from conductor.store.listing import Filter, list_runs
 from conductor.store.operations import operations_by_time
 from conductor.store.reads import RunRecord, read_now, read_runs
-from conductor.store.snapshots import read_snapshot
 from conductor.store.stubs import read_stub
 
 if TYPE_CHECKING:

@@ -92,6 +92,20 @@ class SweepVerbs(Door):
             found += [(at, run_id) for run_id, at in page]
         return [run_id for _, run_id in sorted(found)[:limit]]
 
+    def created_since(self, partition: int, since: int) -> Iterator[list[str]]:
+        """Runs created at a moment (ms) or later, by pages, the newest first: more come while they are read."""
+        key, before, page = self.keys.of(partition, "runs"), "+inf", 500
+        seen: set[str] = set()
+        while True:
+            found: Any = self._client.zrevrangebyscore(key, before, max(0, since), start=0, num=page, withscores=True)
+            fresh = [run_id for run_id, _ in found if run_id not in seen]
+            if fresh:
+                yield fresh
+            if len(found) < page:
+                return
+            before = found[-1][1] if fresh else found[-1][1] - 1
+            seen = {run_id for run_id, at in found if at == found[-1][1]}
+
     def register_code(self, code: str, signatures: Sequence[str], *, seconds: int = 3600) -> None:
         """Tell every partition what a kind of worker can run; forgotten an hour after the last worker of that kind said so."""
         commands: list[tuple[Any, ...]] = []
@@ -103,9 +117,9 @@ class SweepVerbs(Door):
     def register_worker(self, tag: str, name: str) -> None:
         self._command("register", [("HSET", self.keys.of(0, "workers"), tag, f"{self._now()};{name}")])
 
-    def swept(self, name: str) -> None:
+    def swept(self, name: str, at: int | None = None) -> None:
         """Record that a sweep succeeded, so that a worker's timer knows what is overdue."""
-        self._command("register", [("HSET", self.keys.of(0, "sweeps"), name, self._now())])
+        self._command("register", [("HSET", self.keys.of(0, "sweeps"), name, self._now() if at is None else at)])
 
     def last_sweeps(self) -> tuple[dict[str, int], int]:
         """When each sweep last succeeded, and now, in ms of the store's clock."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from conductor import codec
 from conductor.archive import Erased, Kind
 from conductor.runs.archiving import put_rows, rows_of
+from conductor.runs.doctor import nodes_of
 from conductor.store.reads import RunRecord, read_run, read_runs
 from conductor.sweeps.guard import Found, Moves, SweepReport, over_partitions, unlocked
 
@@ -45,13 +46,12 @@ def sweep_archive(engine: Engine, *, dry_run: bool = False, glance: Glance | Non
 
 
 def hurries(engine: Engine) -> bool:
-    """Whether memory is short. Where the server does not let us look, it is not."""
+    """Whether memory is short, on any node. Where the server does not let us look, it is not."""
     try:
-        info: Any = engine.store.client().info("memory")
-        used, most = int(info["used_memory"]), int(info["maxmemory"])
+        found: list[Any] = [node.info("memory") for node in nodes_of(engine.store.client()).values()]
     except Exception:
         return False
-    return bool(most) and used >= HURRY * most
+    return any(int(info["maxmemory"]) and int(info["used_memory"]) >= HURRY * int(info["maxmemory"]) for info in found)
 
 
 def _move(engine: Engine, partition: int, now: int, hurry: bool, dry_run: bool) -> Iterable[Found]:
