@@ -15,7 +15,7 @@ from conductor.blobs import FileBlobs
 from conductor.runs.archiving import blobs_of
 from conductor.runs.parking import wake
 from conductor.state import RunState
-from conductor.store.copying import read_snapshot
+from conductor.store.copying import Restless, read_snapshot
 from conductor.store.listing import Filter, list_runs
 from conductor.store.operations import operations_by_time
 from conductor.store.reads import RunRecord, read_now, read_runs
@@ -24,16 +24,25 @@ from conductor.store.stubs import read_stub
 if TYPE_CHECKING:
     from conductor.wiring import Engine
 
-__all__ = ["drop_orphan_blobs", "erase_run", "erase_session", "marked_runs", "purge_run"]
+__all__ = ["drop_orphan_blobs", "erase_run", "erase_session", "marked_runs", "purge_but_blobs", "purge_run"]
 
 
-def purge_run(engine: Engine, run_id: str, *, due_only: bool = False) -> bool:
+def purge_run(engine: Engine, run_id: str) -> bool:
     """Delete an ended run from the store, and its blobs. Whether it was there to be deleted."""
-    found = read_snapshot(engine.store, run_id) if codec.has_blobs() else None
-    gone = engine.store.purge(run_id, due_only=due_only, at_event=found.n if found else None).word == "OK"
-    if gone and found:
-        codec.drop_blobs(blobs_of(found))
-    return gone
+    left = purge_but_blobs(engine, run_id)
+    codec.drop_blobs(left or ())
+    return left is not None
+
+
+def purge_but_blobs(engine: Engine, run_id: str, *, due_only: bool = False) -> tuple[str, ...] | None:
+    """Delete an ended run from the store; gives the names of the blobs that this leaves to the caller, None if nothing was deleted."""
+    try:
+        found = read_snapshot(engine.store, run_id) if codec.has_blobs() else None
+    except Restless:
+        return None  # it has not ended
+    if engine.store.purge(run_id, due_only=due_only, at_event=found.n if found else None).word != "OK":
+        return None
+    return blobs_of(found) if found else ()
 
 
 def erase_run(engine: Engine, run_id: str) -> bool:

@@ -59,12 +59,20 @@ def _hosts(engine: Engine) -> set[str]:
 def park(engine: Engine, run_ids: Iterable[str], idle_before: int) -> list[str]:
     """Park those of some runs that are idle since before a moment; tells which were. One whose row is greater, of a history that the store
     has lost, stays until it has overtaken that."""
-    marked = {run_id: n for run_id in run_ids if (n := engine.store.mark_parking(run_id, idle_before))}
+    marked = {run_id: n for run_id in _unbound(engine, run_ids) if (n := engine.store.mark_parking(run_id, idle_before))}
     found = [(snapshot, row) for snapshot, row in rows_of(engine, marked, Kind.PARKED) if snapshot.n == marked[snapshot.run_id]]
     if not found:
         return []
     kept = put_rows(engine, [row for _, row in found])
     return [one.run_id for one, _ in found if one.run_id in kept and engine.store.park(one) == "OK"]
+
+
+def _unbound(engine: Engine, run_ids: Iterable[str]) -> list[str]:
+    """Those that are bound to no other run, in one round trip: a child stays with its parent, however often it is looked at."""
+    asked, pipe = list(run_ids), engine.store.client().pipeline(transaction=False)
+    for run_id in asked:
+        pipe.hget(engine.store.keys.run(run_id), "up")
+    return [run_id for run_id, above in zip(asked, pipe.execute() if asked else (), strict=True) if not above]
 
 
 def wake(engine: Engine, run_id: str) -> tuple[str, Sequence[Poke]]:

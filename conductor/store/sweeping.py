@@ -5,9 +5,11 @@ No sweep scans what is not due: each index is sorted by time, and `glance` reads
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import redis
@@ -19,6 +21,7 @@ from conductor.store.door import Door
 __all__ = ["SweepVerbs"]
 
 _ENDED = ("completed", "failed", "cancelled")
+_PAGE = 500
 _NO_CODE = ("none",)  # a worker without workflows: Redis keeps no empty set, and a set that is not there means that the store has forgotten
 
 
@@ -82,15 +85,35 @@ class SweepVerbs(Door):
                 words.add(word)
         return Moved("NOT_HELD" if words == {"NOT_HELD"} else "OK", pokes=pokes)
 
-    def due_for_purge(self, partition: int, limit: int = 100, *, ahead: bool = False) -> list[str]:
-        """Ended runs whose retention is over; with `ahead` also those whose is not, those that end soonest first."""
+    def due_for_purge(self, partition: int, limit: int = 100) -> list[str]:
+        """Ended runs and operations whose retention is over, those whose ended first before the others."""
         found: list[tuple[float, str]] = []
-        until: Any = "+inf" if ahead else self._now()
         for state in _ENDED:
             key = self.keys.of(partition, f"ended:{state}")
-            page: Any = self._client.zrangebyscore(key, "-inf", until, start=0, num=limit, withscores=True)
+            page: Any = self._client.zrangebyscore(key, "-inf", self._now(), start=0, num=limit, withscores=True)
             found += [(at, run_id) for run_id, at in page]
         return [run_id for _, run_id in sorted(found)[:limit]]
+
+    def ended_by_time(self, partition: int, *, until: int | None, operations: bool) -> Iterator[list[str]]:
+        """Ended runs, or operations, by pages and by when they may be deleted, those until a moment (ms) or all. Who deletes some collects
+        first: places move."""
+        indexes = (self._members(self.keys.of(partition, f"ended:{state}"), until) for state in _ENDED)
+        ended = heapq.merge(*indexes)
+        while some := [run_id for _, run_id in islice(ended, _PAGE)]:
+            scores: Any = self._client.zmscore(self.keys.of(partition, "ops"), some)
+            yield [run_id for run_id, score in zip(some, scores, strict=True) if (score is not None) == operations]
+
+    def _members(self, key: str, until: int | None) -> Iterator[tuple[int, str]]:
+        at = 0
+        while True:
+            page: Any = self._client.zrange(key, at, at + _PAGE - 1, withscores=True)
+            for run_id, score in page:
+                if until is not None and score > until:
+                    return
+                yield int(score), run_id
+            if len(page) < _PAGE:
+                return
+            at += _PAGE
 
     def created_since(self, partition: int, since: int) -> Iterator[list[str]]:
         """Runs created at a moment (ms) or later, by pages, the newest first: more come while they are read."""

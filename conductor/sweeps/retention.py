@@ -4,11 +4,12 @@ first), lists that were staged and never committed, and the names of workers tha
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from conductor import codec
-from conductor.runs.erasing import drop_orphan_blobs, purge_run
-from conductor.store.reads import read_runs
+from conductor.runs.erasing import drop_orphan_blobs, purge_but_blobs
+from conductor.store.reads import read_now
 from conductor.sweeps.guard import Found, Moves, SweepReport, guarded, over_partitions
 
 if TYPE_CHECKING:
@@ -27,17 +28,20 @@ _ORPHANS = "orphan_blobs"
 def sweep_retention(engine: Engine, *, dry_run: bool = False, glance: Glance | None = None) -> SweepReport:
     """Delete what is past its retention, a batch per partition: a backlog goes in several sweeps, so that none holds the server."""
 
+    blobs: list[str] = []
+
     def work() -> Sequence[Found]:
         seen = glance or engine.store.glance()
-        found = over_partitions(NAME, seen.purgeable, lambda partition: _purge(engine, partition, dry_run))
+        found = over_partitions(NAME, seen.purgeable, lambda partition: _purge(engine, partition, blobs, dry_run))
         if not dry_run:
             found += over_partitions(NAME, seen.staged, lambda partition: _drop_staged(engine, partition))
             found += over_partitions(NAME, [0], lambda partition: _forget_workers(engine, partition, seen.now))
         return found
 
     report = guarded(engine, NAME, work, dry_run=dry_run)
+    codec.drop_blobs(blobs)  # outside the lock, as everything that asks others: the blob store is the user's, and may take any time
     if report.ran and not dry_run:
-        _drop_orphans(engine)  # outside the lock: it may ask the archive
+        _drop_orphans(engine)
     return report
 
 
@@ -51,13 +55,18 @@ def _drop_orphans(engine: Engine) -> None:
         drop_orphan_blobs(engine, now / 1000)
 
 
-def _purge(engine: Engine, partition: int, dry_run: bool) -> Iterable[Found]:
+def _purge(engine: Engine, partition: int, blobs: list[str], dry_run: bool) -> Iterable[Found]:
     if not engine.archive.configured:
         runs = engine.store.due_for_purge(partition, _BATCH)
     else:  # runs go there first, by a sweep of their own: SQL must not hold this one up
-        due = engine.store.due_for_purge(partition, 10 * _BATCH)
-        runs = [run.run_id for run in read_runs(engine.store, due) if run is not None and run.queue_reason]
-    gone = [run for run in runs if dry_run or purge_run(engine, run, due_only=True)]
+        due = engine.store.ended_by_time(partition, until=read_now(engine.store), operations=True)
+        runs = list(islice((run_id for page in due for run_id in page), _BATCH))
+    gone = []
+    for run_id in runs:
+        left = () if dry_run else purge_but_blobs(engine, run_id, due_only=True)
+        if left is not None:
+            gone.append(run_id)
+            blobs += left
     yield Moves(len(gone), tuple(f"{run} retention_over" for run in gone))
 
 
