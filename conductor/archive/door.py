@@ -144,11 +144,13 @@ class Archive:
 
     def unfinished(
         self, *, kinds: Iterable[str] = (Kind.PARKED, Kind.CHECKPOINT), after: str = "", page_size: int = 500,
-        unreadable: Callable[[str, Exception], object] | None = None,
+        ending: str = "", unreadable: Callable[[str, Exception], object] | None = None,
     ) -> Iterator[tuple[ArchivedRun, ...]]:
         """Pages of the runs that have not ended, by id, without snapshots. After an error go on with `after`, the last id that was seen.
-        A row that cannot be read is told to `unreadable`."""
+        `ending`: the last characters of the ids. A row that cannot be read is told to `unreadable`."""
         holds = [*conditions(ArchiveFilter(kinds=tuple(kinds)), self.namespace), runs.c.terminal == 0]
+        if ending:
+            holds.append(runs.c.run_id.endswith(ending, autoescape=True))
         return self._pages(holds, after, page_size, unreadable)
 
     def keyed(

@@ -61,6 +61,11 @@ class ArchivedRun:
     def is_terminal(self) -> bool:
         return self.state in _ENDED
 
+    @property
+    def moved_at_ms(self) -> int:
+        """Its last progress: what was noted of an idle run since is none."""
+        return min(self.progress_at_ms, self.idle_since_ms) if self.idle_since_ms else self.progress_at_ms
+
 
 @dataclass(frozen=True, slots=True)
 class ArchiveFilter:

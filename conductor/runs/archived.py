@@ -80,7 +80,7 @@ def row_summary(row: ArchivedRun, now: int) -> dict[str, Any]:
     return {
         "run_id": row.run_id, "workflow": row.workflow, "state": row.state, "reason": row.reason, "generation": row.generation,
         "session": row.session, "key": row.key, "tags": list(row.tags), "created_at": row.created_at_ms, "ended_at": row.ended_at_ms,
-        "duration_ms": max(0, (row.ended_at_ms or now) - row.created_at_ms), "progress_at": row.progress_at_ms, "events": row.n,
+        "duration_ms": max(0, (row.ended_at_ms or now) - row.created_at_ms), "progress_at": row.moved_at_ms, "events": row.n,
         "failed_steps": list(row.failed_steps), "error_kind": row.error_kind or None, "waiting_for": list(row.waiting_for),
         "idle_since": row.idle_since_ms, "archived": str(row.kind), "kept_until": row.delete_after_ms,
     }

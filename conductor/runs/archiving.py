@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from conductor import codec
@@ -12,9 +12,10 @@ from conductor.archive import ArchivedRun, Kind
 from conductor.errors import BadInput, CorruptPayload, StoreUnreachable
 from conductor.records import NodeKind
 from conductor.state import RUN, RunState, StepState, terminal
+from conductor.store.copying import Restless, read_snapshot
 from conductor.store.notices import Unreachable
 from conductor.store.reads import parse_step
-from conductor.store.snapshots import Snapshot, parse_snapshot, read_snapshot
+from conductor.store.snapshots import Snapshot, parse_snapshot
 
 if TYPE_CHECKING:
     from conductor.wiring import Engine
@@ -30,12 +31,13 @@ _DAY_MS = 86_400_000
 def archived(snapshot: Snapshot, namespace: str, kind: Kind, *, retention_days: float = 0) -> ArchivedRun:
     """The row of a run. Nothing in it depends on when it was made, so a repeated put is the same row."""
     run, ended = snapshot.fields, int(snapshot.fields.get("e") or 0)
+    moved = max(int(run.get("pg") or 0), int(run.get("nt") or 0))
     state = RunState(run["st"])
     kept = int(run.get("rc" if state is RunState.COMPLETED else "rf") or 0)
     waiting, failed = _steps(snapshot)
     return ArchivedRun(
         namespace=namespace, run_id=snapshot.run_id, generation=int(run.get("g") or 1), n=snapshot.n, kind=kind, state=state,
-        workflow=run.get("w", ""), created_at_ms=int(run.get("t") or 0), progress_at_ms=int(run.get("pg") or 0),
+        workflow=run.get("w", ""), created_at_ms=int(run.get("t") or 0), progress_at_ms=moved,
         ended_at_ms=ended or None, idle_since_ms=int(run.get("is") or 0) or None,
         delete_after_ms=ended + kept + int(retention_days * _DAY_MS) if state in _ENDED else None, reason=run.get("wy", ""),
         key=run.get("k", ""), session=run.get("s", ""), version=run["h"], error_kind=_error_kind(snapshot, failed),
@@ -92,8 +94,11 @@ def open_snapshot(row: ArchivedRun) -> Snapshot:
     return parse_snapshot(row.run_id, row.snapshot)
 
 
-def rows_of(engine: Engine, run_ids: Iterable[str], kind: Kind) -> list[tuple[Snapshot, ArchivedRun]]:
-    """The rows of several runs as they stand now. One that cannot be read is told and left out: it must not keep the others."""
+def rows_of(
+    engine: Engine, run_ids: Iterable[str], kind: Kind, *, restless: Callable[[str], object] = lambda run_id: None,
+) -> list[tuple[Snapshot, ArchivedRun]]:
+    """The rows of several runs as they stand now. One that cannot be read is told and left out: it must not keep the others. One that would
+    not hold still is left out as well, and told to `restless`."""
     found, days = [], engine.settings.archive_retention_days
     for run_id in run_ids:
         try:
@@ -102,6 +107,8 @@ def rows_of(engine: Engine, run_ids: Iterable[str], kind: Kind) -> list[tuple[Sn
                 found.append((snapshot, archived(snapshot, engine.store.namespace, kind, retention_days=days)))
         except (StoreUnreachable, *Unreachable):
             raise
+        except Restless:
+            restless(run_id)
         except Exception as error:
             logger.warning("run %s cannot be copied to the archive: %s: %s", run_id, type(error).__name__, error)
     return found

@@ -19,27 +19,39 @@ from conductor.ids import is_run_id, partition_of
 from conductor.runs.archiving import blobs_of, open_snapshot
 from conductor.runs.parking import wake
 from conductor.state import RunState
+from conductor.store.copying import Restless, read_snapshot
 from conductor.store.listing import Filter, list_runs
 from conductor.store.operations import operations_by_time
 from conductor.store.reads import RunRecord, read_now, read_run, read_runs
-from conductor.store.snapshots import Snapshot, read_snapshot
+from conductor.store.snapshots import Snapshot
 from conductor.store.stubs import read_stub
 
 if TYPE_CHECKING:
     from conductor.wiring import Engine
 
-__all__ = ["Erased", "drop_orphan_blobs", "erase_named", "erase_run", "erase_session", "marked_runs", "purge_run"]
+__all__ = [
+    "Erased", "drop_orphan_blobs", "erase_named", "erase_run", "erase_session", "marked_runs", "purge_but_blobs", "purge_run",
+]
 
 _AT_ONCE, _SHOWN = 1000, 20
 
 
-def purge_run(engine: Engine, run_id: str, *, due_only: bool = False, key: str = "") -> bool:
+def purge_run(engine: Engine, run_id: str, *, key: str = "") -> bool:
     """Delete an ended run from the store, and its blobs; with `key` also the idempotency key it was started under. Whether it was there."""
-    found = read_snapshot(engine.store, run_id) if codec.has_blobs() else None
-    gone = engine.store.purge(run_id, due_only=due_only, at_event=found.n if found else None, key=key).word == "OK"
-    if gone and found:
-        codec.drop_blobs(blobs_of(found))
-    return gone
+    left = purge_but_blobs(engine, run_id, key=key)
+    codec.drop_blobs(left or ())
+    return left is not None
+
+
+def purge_but_blobs(engine: Engine, run_id: str, *, due_only: bool = False, key: str = "") -> tuple[str, ...] | None:
+    """Delete an ended run from the store; gives the names of the blobs that this leaves to the caller, None if nothing was deleted."""
+    try:
+        found = read_snapshot(engine.store, run_id) if codec.has_blobs() else None
+    except Restless:
+        return None  # it has not ended
+    if engine.store.purge(run_id, due_only=due_only, at_event=found.n if found else None, key=key).word != "OK":
+        return None
+    return blobs_of(found) if found else ()
 
 
 def erase_run(engine: Engine, run_id: str, erased: set[str] | None = None) -> bool:

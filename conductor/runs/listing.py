@@ -78,7 +78,7 @@ def _parked(
 
 def _record(row: ArchivedRun, stub: RunRecord) -> RunRecord:
     """What the stub says, with what only the row knows."""
-    return replace(stub, session=row.session, tags=row.tags, progress_at=row.progress_at_ms)
+    return replace(stub, session=row.session, tags=row.tags, progress_at=row.moved_at_ms)
 
 
 def _is_wanted(engine: Engine, wanted: Filter, row: ArchivedRun, run: RunRecord) -> bool:

@@ -15,12 +15,12 @@ from conductor.log import UnreadableEntry
 from conductor.runs.places import missing
 from conductor.state import RunState, StepState
 from conductor.store.indexes import scores
-from conductor.store.reads import EachRecord, RunRecord, StepRecord, read_each, read_events, read_graph, read_items, read_runs, read_steps
+from conductor.store.reads import EachRecord, RunRecord, StepRecord, read_each, read_events, read_graph, read_items, read_run, read_runs, read_steps
 
 if TYPE_CHECKING:
     from conductor.wiring import Engine
 
-__all__ = ["mend", "stuck_runs"]
+__all__ = ["mend", "stand_up", "stuck_runs"]
 
 
 def stuck_runs(engine: Engine, run_ids: Sequence[str]) -> Iterator[RunRecord]:
@@ -30,8 +30,17 @@ def stuck_runs(engine: Engine, run_ids: Sequence[str]) -> Iterator[RunRecord]:
             yield run
 
 
+def stand_up(engine: Engine, run_id: str) -> None:
+    """Derive from its records where the steps of a run belong that has come back. One that is queued in its lane stands nowhere else."""
+    run = read_run(engine.store, run_id)
+    if run is not None and not run.ended:
+        mend(engine, run)
+
+
 def mend(engine: Engine, run: RunRecord, *, dry_run: bool = False) -> list[str]:
     """Put back what stands nowhere. Empty if nothing is wrong, or if the run moved meanwhile."""
+    if run.state is RunState.QUEUED:
+        return []  # nothing of it stands before it is admitted
     store = engine.store
     graph = read_graph(store, run.partition, run.graph)
     steps, eaches = read_steps(store, run.run_id, graph), read_each(store, run.run_id, graph)

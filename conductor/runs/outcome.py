@@ -67,7 +67,7 @@ def _standing(run: RunRecord) -> dict[str, Any]:
 def _parked(stub: Stub, row: ArchivedRun | None) -> dict[str, Any]:
     """What was said to a parked run counts from the moment it was said."""
     run = stub.as_run()
-    told = _standing(run) | {"parked": True, "session": row.session if row else "", "progress_at": row.progress_at_ms if row else None}
+    told = _standing(run) | {"parked": True, "session": row.session if row else "", "progress_at": row.moved_at_ms if row else None}
     if run.ended:
         told["error"] = _error(run, ())
     return told
@@ -89,7 +89,7 @@ def _row_alone(row: ArchivedRun) -> dict[str, Any]:
     """What stands beside the snapshot, where that cannot be read any more."""
     run = RunRecord(
         row.run_id, row.workflow, row.version, row.state, row.reason, row.generation, session=row.session, created_at=row.created_at_ms,
-        ended_at=row.ended_at_ms or 0, progress_at=row.progress_at_ms, events=row.n,
+        ended_at=row.ended_at_ms or 0, progress_at=row.moved_at_ms, events=row.n,
     )
     told = _standing(run)
     if row.state is RunState.COMPLETED:

@@ -8,6 +8,9 @@ A signal, an answer or a cancel of a parked run is one script on its stub: kept 
 earliest time in `wake`. Waking restores the keys while the stub still stands at its number; the last script makes the run visible, does
 what was said to the stub, and removes it. Of two that wake one run the second finds no stub. Timeouts keep their times.
 
+A stub whose row is greater is of a store that was set back (a failover, an old backup): what came after it is in the row alone, so the run
+comes back as that, what was said to its stub is done to it, and if the row has ended the run has.
+
 Failure: no row, and the run is `paused: archive_missing` until a person resumes it; an archive that is away is asked again.
 """
 
@@ -21,6 +24,7 @@ from conductor.archive import Kind
 from conductor.errors import ArchivedRunCorrupt
 from conductor.records import Poke
 from conductor.runs.archiving import open_snapshot, put_rows, rows_of
+from conductor.runs.mend import stand_up
 from conductor.store.reads import RunRecord, read_run
 from conductor.store.stubs import read_stub
 
@@ -53,8 +57,9 @@ def _hosts(engine: Engine) -> set[str]:
 
 
 def park(engine: Engine, run_ids: Iterable[str], idle_before: int) -> list[str]:
-    """Park those of some runs that are idle since before a moment; tells which were."""
-    marked = {run_id: n for run_id in run_ids if (n := engine.store.mark_parking(run_id, idle_before))}
+    """Park those of some runs that are idle since before a moment; tells which were. One whose row is greater, of a history that the store
+    has lost, stays until it has overtaken that."""
+    marked = {run_id: n for run_id in _unbound(engine, run_ids) if (n := engine.store.mark_parking(run_id, idle_before))}
     found = [(snapshot, row) for snapshot, row in rows_of(engine, marked, Kind.PARKED) if snapshot.n == marked[snapshot.run_id]]
     if not found:
         return []
@@ -62,23 +67,33 @@ def park(engine: Engine, run_ids: Iterable[str], idle_before: int) -> list[str]:
     return [one.run_id for one, _ in found if one.run_id in kept and engine.store.park(one) == "OK"]
 
 
+def _unbound(engine: Engine, run_ids: Iterable[str]) -> list[str]:
+    """Those that are bound to no other run, in one round trip: a child stays with its parent, however often it is looked at."""
+    asked, pipe = list(run_ids), engine.store.client().pipeline(transaction=False)
+    for run_id in asked:
+        pipe.hget(engine.store.keys.run(run_id), "up")
+    return [run_id for run_id, above in zip(asked, pipe.execute() if asked else (), strict=True) if not above]
+
+
 def wake(engine: Engine, run_id: str) -> tuple[str, Sequence[Poke]]:
     """Bring one parked run back: OK, MISSING (it is paused), or UNKNOWN (it is not parked, or not any more). Then who to wake."""
     stub = read_stub(engine.store, run_id)
     if stub is None:
         return "UNKNOWN", ()
-    row = engine.archive.open().get(run_id, with_snapshot=True)
-    if row is None or row.n != stub.n:
-        return _missing(engine, run_id, stub.n, "it has none" if row is None else f"its row is at event {row.n}")
     try:
+        row = engine.archive.open().get(run_id, with_snapshot=True)
+        if row is None or (row.generation, int(row.is_terminal), row.n) < (stub.generation, 0, stub.n):
+            return _missing(engine, run_id, stub.n, "it has none" if row is None else f"its row is at event {row.n}")
         snapshot = open_snapshot(row)
     except (ValueError, KeyError, TypeError, ArchivedRunCorrupt) as problem:
         return _missing(engine, run_id, stub.n, str(problem))
-    told = engine.store.restore(snapshot, from_stub=True)
-    if told.word == "TORN":  # a restorer before us wrote another snapshot's log and died
-        engine.store.drop_parts(snapshot)
-        told = engine.store.restore(snapshot, from_stub=True)
-    return ("OK", told.pokes) if told.word == "OK" else ("UNKNOWN", ())
+    told = engine.store.restore(snapshot, stub=stub.n)
+    if told.word != "OK":
+        return "UNKNOWN", ()
+    if row.n != stub.n:
+        logger.warning("parked run %s is back from event %d: its stub was at %d, of a store that was set back", run_id, row.n, stub.n)
+        stand_up(engine, run_id)  # where it was not idle its steps belong into the indexes
+    return "OK", told.pokes
 
 
 def _missing(engine: Engine, run_id: str, n: int, problem: str) -> tuple[str, Sequence[Poke]]:

@@ -3,7 +3,8 @@
 Authority: the store. Where it has a run, its record counts and the indexes follow it, run by run, in one script each, beside live
 workers. Where it has none, the archive is asked only if the store was wiped (it has no epoch, and the archive has seen one) or if a person
 says that an old backup was restored: otherwise a run that is not there was purged, and must not come back. What differs then is decided by
-the greater (generation, event number); what has ended beats what has not.
+the greater (generation, event number); what has ended beats what has not. That holds for parked runs as for others: a stub has its
+numbers too.
 
 Races: two recoveries at once do the same work twice; a run is visible only by the last script of its restoring, which refuses if it is
 there.
@@ -16,19 +17,22 @@ worker, so effects are verified before they are repeated.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
+from functools import partial
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from conductor.archive import ArchivedRun, Kind
 from conductor.errors import ArchiveRefused, ArchiveUnreachable, ConductorError, StoreUnreachable
 from conductor.ids import is_run_id
 from conductor.runs.archiving import open_snapshot
-from conductor.runs.mend import mend
+from conductor.runs.mend import stand_up
+from conductor.runs.parking import wake
 from conductor.store.indexes import record_ids, record_places
 from conductor.store.notices import Unreachable
-from conductor.store.reads import RunRecord, read_run, read_runs
-from conductor.store.snapshots import Snapshot
+from conductor.store.reads import RunRecord, read_now, read_run, read_runs
+from conductor.store.stubs import Stub, read_stub, stub_pages
 
 if TYPE_CHECKING:
     from conductor.wiring import Engine
@@ -38,6 +42,8 @@ __all__ = ["Recovery", "recover", "recover_at_start"]
 logger = logging.getLogger(__name__)
 
 _NOTED, _LATELY_MS = "recover", 60_000
+_PAGE = 500  # runs that the archive is asked for at once
+_Order = tuple[int, int, int]
 _STOPS = (StoreUnreachable, ArchiveUnreachable, ArchiveRefused, *Unreachable)
 
 
@@ -68,20 +74,27 @@ class Recovery:
 def recover(engine: Engine, *, dry_run: bool = False, restored: bool = False) -> Recovery:
     """Bring the store in order. `restored`: it was set back to an old backup, so the archive may know better."""
     told = Recovery(dry_run, epoch=engine.store.epoch())
+    before = engine.store.incarnation()
     met = _from_records(engine, told)
     if engine.archive.configured:
         _from_archive(engine, told, met, restored=restored)
+    if not dry_run and before:
+        engine.store.set_recovered(f"{before.rpartition(';')[0]};{told.epoch}")
     _log(told)
     return told
 
 
 def recover_at_start(engine: Engine) -> Recovery | None:
-    """What a process does when it starts: recover, unless another did a minute ago. What goes wrong is told and stops no start."""
+    """What a process does when it starts: recover, if the server was restarted, replaced or set back since that was done last; else
+    indexes and records have changed together. What goes wrong is told and stops no start."""
     if not engine.settings.recovery_enabled:
         return None
     try:
         last, now = engine.store.last_sweeps()
         if 0 <= now - last.get(_NOTED, 0) < _LATELY_MS:
+            return None  # another is at it
+        mine = engine.store.incarnation()
+        if mine and mine == engine.store.recovered_in():
             return None
         engine.store.swept(_NOTED)
         return recover(engine)
@@ -91,24 +104,19 @@ def recover_at_start(engine: Engine) -> Recovery | None:
 
 
 def _from_records(engine: Engine, told: Recovery) -> set[str]:
-    """Every run that the store has a record of; gives those that have not ended."""
-    live: set[str] = set()
+    """Every run that the store has a record of; gives them all."""
+    met: set[str] = set()
     for page in _recorded(engine):
+        met.update(page)
         try:
-            suspects = _suspects(engine, page, live, told)
+            suspects = _suspects(engine, page, told)
         except _STOPS:
             raise
         except Exception:  # one of them cannot be read: each by itself then
             suspects = page
         for run_id in suspects:
-            try:
-                if _one(engine, run_id, told):
-                    live.add(run_id)
-            except _STOPS:
-                raise
-            except Exception as error:
-                told.failed(run_id, error)
-    return live
+            _guarded(told, run_id, partial(_one, engine, run_id, told))
+    return met
 
 
 def _recorded(engine: Engine) -> Iterator[list[str]]:
@@ -120,7 +128,7 @@ def _recorded(engine: Engine) -> Iterator[list[str]]:
         yield fresh
 
 
-def _suspects(engine: Engine, run_ids: list[str], live: set[str], told: Recovery) -> list[str]:
+def _suspects(engine: Engine, run_ids: list[str], told: Recovery) -> list[str]:
     """Those of some runs whose indexes may not say what their records say: nearly always none, in two round trips."""
     runs = [run for run in read_runs(engine.store, run_ids) if run is not None]
     places = record_places(engine.store, runs)
@@ -128,110 +136,148 @@ def _suspects(engine: Engine, run_ids: list[str], live: set[str], told: Recovery
     fine = {run.run_id for run in runs} - set(suspects)
     told.skipped += len(fine)
     told.consent_kept += sum(place.has_consent for run, place in zip(runs, places, strict=True) if run.run_id in fine and not run.ended)
-    live |= {run.run_id for run in runs if run.run_id in fine and not run.ended}
     return suspects
 
 
-def _one(engine: Engine, run_id: str, told: Recovery) -> bool:
-    """Put one run into its indexes; whether it lives."""
+def _one(engine: Engine, run_id: str, told: Recovery) -> None:
+    """Put one run into its indexes."""
     run = read_run(engine.store, run_id)
     if run is None:
-        return False
+        return
     word = engine.store.recover_run(run_id, dry=told.dry_run)
     if word == "FINISHED":
         told.finished += 1
-        return False
+        return
     if word == "RECOVERED":
         if not told.dry_run:
-            _stand_up(engine, run)
+            stand_up(engine, run_id)
         if not told.dry_run and engine.store.expire_idle(run_id)[0] == "OK":
             told.expired += 1  # an orphan whose time was over is not brought back to wait on
-            return False
+            return
         told.recovered += 1
     else:
         told.skipped += 1
     told.consent_kept += bool(not run.ended and engine.store.client().hexists(engine.store.keys.run(run_id), "bl"))
-    return not run.ended
 
 
-def _stand_up(engine: Engine, run: RunRecord) -> None:
-    """Derive from its records where its steps belong."""
-    fresh = read_run(engine.store, run.run_id)
-    if fresh is not None and not fresh.ended:
-        mend(engine, fresh)
-
-
-def _from_archive(engine: Engine, told: Recovery, live: set[str], *, restored: bool) -> None:
+def _from_archive(engine: Engine, told: Recovery, met: set[str], *, restored: bool) -> None:
     archive = engine.archive.open()
     told.moments = {moment.partition: moment.shipped_ms for moment in archive.moments()}
     seen = archive.epoch()
     told.wiped = not told.epoch and seen > 0
     if told.wiped or restored:
-        pages = archive.unfinished(kinds=(Kind.CHECKPOINT, Kind.PARKED), unreadable=told.failed)
-        for row in (row for page in pages for row in page):
-            _back(engine, row, told)
+        for page in archive.unfinished(kinds=(Kind.CHECKPOINT, Kind.PARKED), unreadable=told.failed):
+            for row in page:
+                _guarded(told, row.run_id, partial(_back, engine, row, told))
     if restored:
-        for run_id in sorted(live):
-            _overtaken(engine, run_id, told)
+        for some in _overtaken(engine, met):
+            _guarded(told, some, partial(_ended, engine, some, told))
+    if told.wiped or restored:
+        _keys(engine, told)
     if not told.dry_run and (told.wiped or restored or not told.epoch):
         told.epoch = max(told.epoch, seen) + 1
         engine.store.set_epoch(told.epoch)
 
 
-def _back(engine: Engine, row: ArchivedRun, told: Recovery) -> None:
-    """One run that has not ended as far as the archive knows."""
+def _guarded(told: Recovery, run_id: str, work: Callable[[], None]) -> None:
+    """One run; what is wrong with it is told and never stops the others."""
     try:
-        run = read_run(engine.store, row.run_id)
-        if run is not None and (run.ended or (run.generation, run.events) >= (row.generation, row.n)):
-            if not run.ended and not told.dry_run:
-                _stand_up(engine, run)  # a recovery before this one may have died after it was back
-            return
-        if not told.dry_run:
-            _restore(engine, row.run_id, told, replaces=run)
-        if not told.dry_run and engine.store.expire_idle(row.run_id)[0] == "OK":
-            told.expired += 1
-        else:
-            told.restored += 1
-    except _STOPS:
-        raise
-    except Exception as error:
-        told.failed(row.run_id, error)
-
-
-def _overtaken(engine: Engine, run_id: str, told: Recovery) -> None:
-    """A run that lives in an old backup and had ended since: its row says how."""
-    try:
-        run, row = read_run(engine.store, run_id), engine.archive.open().get(run_id)
-        if run is None or row is None or not row.is_terminal or row.generation < run.generation:
-            return
-        if not told.dry_run:
-            engine.store.cancel(run_id, reason="restored_from_backup", actor="recover")
-            engine.store.purge(run_id)
-            engine.store.forget_entries(run_id)
-        told.finished += 1
+        work()
     except _STOPS:
         raise
     except Exception as error:
         told.failed(run_id, error)
 
 
-def _restore(engine: Engine, run_id: str, told: Recovery, *, replaces: RunRecord | None) -> None:
+def _stands(engine: Engine, run_id: str) -> tuple[RunRecord | None, Stub | None, _Order]:
+    """What the store has of a run, and at which position: none is the smallest."""
+    run = read_run(engine.store, run_id)
+    stub = read_stub(engine.store, run_id) if run is None else None
+    if run is not None:
+        return run, None, (run.generation, int(run.ended), run.events)
+    return None, stub, (stub.generation, 0, stub.n) if stub else (0, 0, 0)
+
+
+def _back(engine: Engine, row: ArchivedRun, told: Recovery) -> None:
+    """One run that has not ended as far as the archive knows."""
+    run, _, mine = _stands(engine, row.run_id)
+    if mine >= (row.generation, 0, row.n):
+        if run is not None and not told.dry_run:
+            stand_up(engine, row.run_id)  # a recovery before this one may have died after it was back
+        return
+    if not told.dry_run and not _brought(engine, row.run_id, told):
+        return
+    if not told.dry_run and engine.store.expire_idle(row.run_id)[0] == "OK":
+        told.expired += 1
+    else:
+        told.restored += 1
+
+
+def _overtaken(engine: Engine, met: set[str]) -> Iterator[str]:
+    """Runs and stubs of an old backup that had ended since, or were erased."""
+    parked = chain.from_iterable(stub_pages(engine.store, partition) for partition in range(engine.store.partitions))
+    everything = chain(sorted(met), (stub.run_id for page in parked for stub in page))
+    while some := list(islice(everything, _PAGE)):
+        for run_id, place in engine.archive.open().positions(some).items():
+            if place.terminal and _stands(engine, run_id)[2] < place.order:
+                yield run_id
+
+
+def _ended(engine: Engine, run_id: str, told: Recovery) -> None:
+    """What the archive has of its end becomes its record; what was erased goes again."""
+    if not told.dry_run and not _brought(engine, run_id, told):
+        run = read_run(engine.store, run_id)
+        if run is None or engine.archive.open().get(run_id) is not None:
+            return
+        engine.poke(engine.store.drop_run(run_id, generation=run.generation, at_event=run.events).pokes)
+    told.finished += 1
+
+
+def _brought(engine: Engine, run_id: str, told: Recovery) -> bool:
+    """Put what the archive knows of a run into the place of what the store has of it; whether it is there now."""
     row = engine.archive.open().get(run_id, with_snapshot=True)
     if row is None:
-        return
-    snapshot: Snapshot = open_snapshot(row)
+        return False
+    snapshot = open_snapshot(row)
     parent = snapshot.fields.get("up", "").partition(";")[0]
     if parent and read_run(engine.store, parent) is None and (above := engine.archive.open().get(parent)) and not above.is_terminal:
         _back(engine, above, told)  # whoever meets a child without its parent ends it
-    if replaces is not None:
-        engine.store.cancel(run_id, reason="restored_from_backup", actor="recover")
-        engine.store.purge(run_id)
-        engine.store.forget_entries(run_id)
-    word = engine.store.restore(snapshot).word
-    if word == "TORN":
-        raise ConductorError(f"the log of its snapshot at event {snapshot.n} is not whole")
-    if (run := read_run(engine.store, run_id)) is not None:
-        _stand_up(engine, run)
+    run, stub, _ = _stands(engine, run_id)
+    if stub is not None:
+        word, pokes = wake(engine, run_id)
+        engine.poke(pokes)
+        return word == "OK"
+    if run is not None:
+        dropped = engine.store.drop_run(run_id, generation=run.generation, at_event=run.events)
+        engine.poke(dropped.pokes)
+        if dropped.word == "CHANGED":
+            raise ConductorError("it moved while its newer copy was to take its place; recover again")
+    back = engine.store.restore(snapshot)
+    engine.poke(back.pokes)
+    if back.word == "TORN":
+        raise ConductorError(f"what stands under its keys is not its snapshot at event {snapshot.n}; recover again")
+    stand_up(engine, run_id)
+    return back.word == "OK"
+
+
+def _keys(engine: Engine, told: Recovery) -> None:
+    """A run that has ended holds its idempotency key for some days more: who asks again must not start it again."""
+    now = read_now(engine.store)
+    since = now - int(engine.settings.key_retention_days * 86_400_000)
+    for page in engine.archive.open().keyed(ended_since_ms=max(0, since), unreadable=told.failed):
+        for row in page:
+            _guarded(told, row.run_id, partial(_key, engine, row, now, told))
+
+
+def _key(engine: Engine, row: ArchivedRun, now: int, told: Recovery) -> None:
+    full = engine.archive.open().get(row.run_id, with_snapshot=True)
+    if full is None or told.dry_run:
+        return
+    run = open_snapshot(full).fields
+    left = int(run.get("e") or 0) + int(run.get("kr") or 0) - now
+    if left > 0 and run.get("k"):
+        lane = f"@{run['ln']}" if run.get("ln") else ""
+        engine.store.keep_key(row.run_id, f"{run['w']}{lane}:{run['k']}", run.get("kd", ""), left)
 
 
 def _log(told: Recovery) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from conductor.idleness import is_orphan
 from conductor.state import RunState
+from conductor.store.cluster_client import ClusterClient
 from conductor.store.reads import RunRecord, Source
 
 __all__ = [
@@ -81,8 +83,9 @@ def key_pages(source: Source, partition: int) -> Iterator[list[str]]:
 
 def record_ids(source: Source) -> Iterator[list[str]]:
     """The ids of all runs and operations that have a record, from the keys themselves; one may be met twice."""
-    pattern = f"conductor:{{{_literal(source.namespace)}:??}}:run:{'?' * 36}"
-    yield from _scan(lambda cursor: source.client().scan(cursor, match=pattern, count=1000), lambda page: [key[-36:] for key in page])
+    pattern, client = f"conductor:{{{_literal(source.namespace)}:??}}:run:{'?' * 36}", source.client()
+    for node in client.nodes().values() if isinstance(client, ClusterClient) else (client,):
+        yield from _scan(partial(node.scan, match=pattern, count=1000), lambda page: [key[-36:] for key in page])
 
 
 def _literal(text: str) -> str:

@@ -7,13 +7,19 @@ makes it visible checks that and is the last one, so a restorer that dies in bet
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from redis.exceptions import ResponseError
 
 from conductor.ids import partition_of
 from conductor.records import NodeKind
 from conductor.store.answers import Moved
+from conductor.store.cluster_client import ClusterClient
+from conductor.store.copying import Parts
 from conductor.store.door import Door
-from conductor.store.snapshots import Snapshot
+from conductor.store.keys import plain_tails
+from conductor.store.snapshots import Snapshot, in_order
 
 __all__ = ["ParkingVerbs"]
 
@@ -34,6 +40,16 @@ class ParkingVerbs(Door):
         word: str = self._call_bare("park_run", partition_of(snapshot.run_id), snapshot.run_id, snapshot.n, waits, *snapshot.due)[0]
         return word
 
+    def read_parts(self, run_id: str, after: int, tails: Mapping[str, str], due: Sequence[str]) -> Parts | None:
+        """What one moment must hold of a run (see `copying.py`): its hash, parts by tail and kind, log entries after a number, times."""
+        named = [part for pair in tails.items() for part in pair]
+        word, entries, fields, parts, times = self._call_bare("read_parts", partition_of(run_id), run_id, after, len(tails), *named, *due)
+        if word != "OK":
+            return None
+        found = {tail: in_order(part, kind) for (tail, kind), part in zip(tails.items(), parts, strict=True)}
+        at = {member: int(float(time)) for member, time in zip(due, times, strict=True) if time}
+        return Parts(entries, dict(zip(fields[::2], fields[1::2], strict=True)), found, at)
+
     def lose_stub(self, run_id: str, n: int) -> Moved:
         """The archive does not have this parked run: it is paused, or gone if it was cancelled, and then its lane admits the next."""
         partition = partition_of(run_id)
@@ -44,9 +60,19 @@ class ParkingVerbs(Door):
         """Parked runs that something will move, the longest due first."""
         return list(self._read("ZRANGEBYSCORE", self.keys.of(partition, "wake"), "-inf", now, "LIMIT", 0, limit))
 
-    def restore(self, snapshot: Snapshot, *, from_stub: bool = False) -> Moved:
-        """Put a run back as it was: OK, CHANGED (somebody has it, or its stub has moved) or TORN (its log is not whole)."""
-        partition, expected = partition_of(snapshot.run_id), str(snapshot.n) if from_stub else ""
+    def restore(self, snapshot: Snapshot, *, stub: int | None = None) -> Moved:
+        """Put a run back as it was: OK, or CHANGED (somebody has it, or its stub is not at event `stub`). TORN: what stands under its keys
+        is of another restorer, who has died or is at work."""
+        told = self._restore(snapshot, "" if stub is None else str(stub))
+        if told.word == "TORN":
+            self._call_bare(
+                "restore_part", partition_of(snapshot.run_id), snapshot.run_id, "" if stub is None else stub, "", "none", 0,
+                *self._tails(snapshot))
+            told = self._restore(snapshot, "" if stub is None else str(stub))
+        return told
+
+    def _restore(self, snapshot: Snapshot, expected: str) -> Moved:
+        partition = partition_of(snapshot.run_id)
         for tail, kind, offset, values in _pieces(self, snapshot):
             told = self._call_bare("restore_part", partition, snapshot.run_id, expected, tail, kind, offset, *values)
             if told[0] != "OK":
@@ -55,21 +81,32 @@ class ParkingVerbs(Door):
         lines = [part for node in graph.nodes for part in (node.index, node.descriptor())]
         fields = [part for pair in snapshot.fields.items() for part in pair]
         due = [part for pair in snapshot.due.items() for part in pair]
+        kinds = self._tails(snapshot)
+        sizes = [part for tail, kind in kinds.items() for part in (tail, kind, _length(snapshot.keys.get(tail, ()), kind))]
         word, state, queues = self._call_bare(
-            "restore_run", partition, snapshot.run_id, expected, snapshot.n, snapshot.doc, snapshot.fields["h"], len(graph.nodes),
-            len(snapshot.fields), len(snapshot.due), *lines, *fields, *due)
+            "restore_run", partition, snapshot.run_id, expected, snapshot.doc, snapshot.fields["h"], len(graph.nodes), len(snapshot.fields),
+            len(snapshot.due), len(sizes) // 3, *lines, *fields, *due, *sizes)
         return Moved(word, state, self._pokes(partition, queues))
 
-    def drop_parts(self, snapshot: Snapshot) -> None:
-        """Take away the log that another restorer left of a run that nobody sees. Its other parts are written over."""
-        self._call_bare("restore_part", partition_of(snapshot.run_id), snapshot.run_id, str(snapshot.n), "log", "none", 0)
+    def _tails(self, snapshot: Snapshot) -> dict[str, str]:
+        """Its keys, those that every run may have, and their kinds, but for those of a release that keeps more of a run."""
+        kinds = {tail: self.keys.kind_of(self.keys.run(snapshot.run_id, tail)) for tail in (*plain_tails(), *snapshot.keys)}
+        return {tail: kind.type for tail, kind in kinds.items() if kind is not None}
+
+    def drop_run(self, run_id: str, *, generation: int, at_event: int) -> Moved:
+        """Take a run away as it stands, for another copy of it to be restored: OK, CHANGED (it has moved since) or UNKNOWN."""
+        partition = partition_of(run_id)
+        word, queues = self._call_bare("drop_run", partition, run_id, generation, at_event)
+        if word == "OK":
+            self._forget_entries(run_id)
+        return Moved(word, pokes=self._pokes(partition, queues))
 
     def recover_run(self, run_id: str, *, dry: bool = False) -> str:
         """Let the indexes say what the record says: SKIPPED (they do), RECOVERED, FINISHED or UNKNOWN."""
         word: str = self._call_bare("recover_run", partition_of(run_id), run_id, int(dry))[0]
         return word
 
-    def forget_entries(self, run_id: str) -> None:
+    def _forget_entries(self, run_id: str) -> None:
         """Drop what stands of a run in the indexes of its partition. For a run that is being replaced: every index is scanned."""
         partition = partition_of(run_id)
         queues = self._read("HKEYS", self.keys.of(partition, "pokes"))
@@ -78,6 +115,28 @@ class ParkingVerbs(Door):
             found = [str(member) for member, _ in self._client.zscan_iter(key, match=f"*{run_id}*", count=1000)]
             if found:
                 self._command("register", [("ZREM", key, *found)])
+
+    def keep_key(self, run_id: str, name: str, digest: str, ms: int) -> None:
+        """The key of a run that has ended and left (`workflow:key`, in a lane `workflow@lane:key`) lives so long, unless it is taken."""
+        key = self.keys.of(partition_of(run_id), f"key:{name}")
+        self._command("register", [("SET", key, f"{run_id};{digest}", "NX", "PX", ms)])
+
+    def incarnation(self) -> str:
+        """Which server processes hold this store, and its epoch: as long as that is the same, indexes and records have changed together.
+        Empty where the server does not let us ask."""
+        nodes = self._client.nodes().values() if isinstance(self._client, ClusterClient) else (self._client,)
+        try:
+            found: list[Any] = [node.info("server") for node in nodes]
+            return ",".join(sorted(str(info["run_id"]) for info in found)) + f";{self.epoch()}"
+        except (ResponseError, KeyError):
+            return ""
+
+    def recovered_in(self) -> str:
+        """The incarnation that was recovered last."""
+        return str(self._read("HGET", self.keys.head(0), "ri") or "")
+
+    def set_recovered(self, incarnation: str) -> None:
+        self._command("register", [("HSET", self.keys.head(0), "ri", incarnation)])
 
     def epoch(self) -> int:
         """How often this store was made anew or rolled back, as far as it knows; 0: it knows nothing."""
@@ -97,20 +156,20 @@ class ParkingVerbs(Door):
             known = self._read("HGET", key, "id")
         return str(known)
 
-    def shipped(self, partition: int) -> str:
-        """Where in the partition's notices the shipper of checkpoints stands; empty if nothing was shipped."""
-        return str(self._read("HGET", self.keys.head(partition), "sp") or "")
+    def shipping(self, partition: int) -> tuple[str, str, int]:
+        """Where the shipper stands, from where on something is missing (empty: nothing is), and when it last looked at every run."""
+        place, gap, looked = self._read("HMGET", self.keys.head(partition), "sp", "sx", "sa")
+        return place or "", gap or "", int(looked or 0)
 
-    def shipping(self, partition: int) -> tuple[bool, int]:
-        """Whether notices were missed, and when every run was looked at last."""
-        missed, looked = self._read("HMGET", self.keys.head(partition), "sx", "sa")
-        return bool(missed), int(looked or 0)
-
-    def set_shipping(self, partition: int, *, missed: bool, looked: int) -> None:
-        self._command("register", [("HSET", self.keys.head(partition), "sx", "1" if missed else "", "sa", looked)])
+    def set_shipping(self, partition: int, *, gap: str, looked: int) -> None:
+        self._command("register", [("HSET", self.keys.head(partition), "sx", gap, "sa", looked)])
 
     def set_shipped(self, partition: int, notice: str) -> None:
         self._command("register", [("HSET", self.keys.head(partition), "sp", notice)])
+
+
+def _length(parts: Sequence[str], kind: str) -> int:
+    return len(parts) // 2 if kind in ("hash", "zset") else len(parts)
 
 
 def _pieces(door: Door, snapshot: Snapshot) -> Iterator[tuple[str, str, int, list[str]]]:

@@ -5,9 +5,11 @@ No sweep scans what is not due: each index is sorted by time, and `glance` reads
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import redis
@@ -20,6 +22,7 @@ from conductor.store.door import Door
 __all__ = ["SweepVerbs"]
 
 _ENDED = ("completed", "failed", "cancelled")
+_PAGE = 500
 _NO_CODE = ("none",)  # a worker without workflows: Redis keeps no empty set, and a set that is not there means that the store has forgotten
 
 
@@ -99,15 +102,49 @@ class SweepVerbs(Door):
                 words.add(word)
         return Moved("NOT_HELD" if words == {"NOT_HELD"} else "OK", pokes=pokes)
 
-    def due_for_purge(self, partition: int, limit: int = 100, *, ahead: bool = False) -> list[str]:
-        """Ended runs whose retention is over; with `ahead` also those whose is not, those that end soonest first."""
+    def due_for_purge(self, partition: int, limit: int = 100) -> list[str]:
+        """Ended runs and operations whose retention is over, those whose ended first before the others."""
         found: list[tuple[float, str]] = []
-        until: Any = "+inf" if ahead else self._now()
         for state in _ENDED:
             key = self.keys.of(partition, f"ended:{state}")
-            page: Any = self._client.zrangebyscore(key, "-inf", until, start=0, num=limit, withscores=True)
+            page: Any = self._client.zrangebyscore(key, "-inf", self._now(), start=0, num=limit, withscores=True)
             found += [(at, run_id) for run_id, at in page]
         return [run_id for _, run_id in sorted(found)[:limit]]
+
+    def ended_by_time(self, partition: int, *, until: int | None, operations: bool) -> Iterator[list[str]]:
+        """Ended runs, or operations, by pages and by when they may be deleted, those until a moment (ms) or all. Who deletes some collects
+        first: places move."""
+        indexes = (self._members(self.keys.of(partition, f"ended:{state}"), until) for state in _ENDED)
+        ended = heapq.merge(*indexes)
+        while some := [run_id for _, run_id in islice(ended, _PAGE)]:
+            scores: Any = self._client.zmscore(self.keys.of(partition, "ops"), some)
+            yield [run_id for run_id, score in zip(some, scores, strict=True) if (score is not None) == operations]
+
+    def _members(self, key: str, until: int | None) -> Iterator[tuple[int, str]]:
+        at = 0
+        while True:
+            page: Any = self._client.zrange(key, at, at + _PAGE - 1, withscores=True)
+            for run_id, score in page:
+                if until is not None and score > until:
+                    return
+                yield int(score), run_id
+            if len(page) < _PAGE:
+                return
+            at += _PAGE
+
+    def created_since(self, partition: int, since: int) -> Iterator[list[str]]:
+        """Runs created at a moment (ms) or later, by pages, the newest first: more come while they are read."""
+        key, before, page = self.keys.of(partition, "runs"), "+inf", 500
+        seen: set[str] = set()
+        while True:
+            found: Any = self._client.zrevrangebyscore(key, before, max(0, since), start=0, num=page, withscores=True)
+            fresh = [run_id for run_id, _ in found if run_id not in seen]
+            if fresh:
+                yield fresh
+            if len(found) < page:
+                return
+            before = found[-1][1] if fresh else found[-1][1] - 1
+            seen = {run_id for run_id, at in found if at == found[-1][1]}
 
     def register_code(self, code: str, signatures: Sequence[str], *, seconds: int = 3600) -> None:
         """Tell every partition what a kind of worker can run; forgotten an hour after the last worker of that kind said so."""
@@ -120,10 +157,10 @@ class SweepVerbs(Door):
     def register_worker(self, tag: str, name: str) -> None:
         self._command("register", [("HSET", self.keys.of(0, "workers"), tag, f"{self._now()};{name}")])
 
-    def swept(self, name: str, *, ago_ms: int = 0) -> None:
+    def swept(self, name: str, at: int | None = None, *, ago_ms: int = 0) -> None:
         """Record that a sweep succeeded, so that a worker's timer knows what is overdue. One that has left something says that it was
         `ago_ms` ago, and is soon overdue again."""
-        self._command("register", [("HSET", self.keys.of(0, "sweeps"), name, self._now() - ago_ms)])
+        self._command("register", [("HSET", self.keys.of(0, "sweeps"), name, (self._now() if at is None else at) - ago_ms)])
 
     def last_sweeps(self) -> tuple[dict[str, int], int]:
         """When each sweep last succeeded, and now, in ms of the store's clock."""

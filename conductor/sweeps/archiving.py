@@ -5,7 +5,7 @@ number), so one that a retry reopens between the two steps stays and its row is 
 asked: two sweepers at once do the same work twice, and a database that hangs keeps nobody out. While the archive is away runs stay.
 
 From 80 % of `maxmemory` on it hurries: runs that ended a minute ago go too, before their retention is over. Stand-alone operations are not
-archived; the retention sweep deletes them.
+archived; the retention sweep deletes them when their retention is over, and never before, because nobody else has them.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from conductor import codec
 from conductor.archive import Erased, Kind
 from conductor.runs.archiving import put_rows, rows_of
+from conductor.runs.doctor import nodes_of
 from conductor.store.reads import RunRecord, read_run, read_runs
 from conductor.sweeps.guard import Found, Moves, SweepReport, over_partitions, unlocked
 
@@ -45,19 +46,21 @@ def sweep_archive(engine: Engine, *, dry_run: bool = False, glance: Glance | Non
 
 
 def hurries(engine: Engine) -> bool:
-    """Whether memory is short. Where the server does not let us look, it is not."""
+    """Whether memory is short, on any node. Where the server does not let us look, it is not."""
     try:
-        info: Any = engine.store.client().info("memory")
-        used, most = int(info["used_memory"]), int(info["maxmemory"])
+        found: list[Any] = [node.info("memory") for node in nodes_of(engine.store.client()).values()]
     except Exception:
         return False
-    return bool(most) and used >= HURRY * most
+    return any(int(info["maxmemory"]) and int(info["used_memory"]) >= HURRY * int(info["maxmemory"]) for info in found)
 
 
 def _move(engine: Engine, partition: int, now: int, hurry: bool, dry_run: bool) -> Iterable[Found]:
-    due = engine.store.due_for_purge(partition, _AT_MOST, ahead=hurry)
-    runs = [run for run in read_runs(engine.store, due) if run is not None and run.ended and not run.queue_reason]
-    wanted = [run.run_id for run in runs if not hurry or (run.ended_at < now - _LEFT_ALONE_MS and not _is_asked_for(engine, run))]
+    wanted: list[str] = []
+    for page in engine.store.ended_by_time(partition, until=None if hurry else now, operations=False):
+        runs = [run for run in read_runs(engine.store, page) if run is not None and run.ended]
+        wanted += [run.run_id for run in runs if not hurry or (run.ended_at < now - _LEFT_ALONE_MS and not _is_asked_for(engine, run))]
+        if len(wanted) >= _AT_MOST:
+            break
     for at in range(0, len(wanted), _BATCH):
         some = wanted[at : at + _BATCH]
         gone = some if dry_run else _move_some(engine, some, due_only=not hurry)

@@ -8,7 +8,7 @@ moved each item whole or not at all; the next one goes on.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,7 +19,7 @@ from conductor.records import Poke
 if TYPE_CHECKING:
     from conductor.wiring import Engine
 
-__all__ = ["Found", "Moves", "SweepReport", "guarded", "over_partitions", "unlocked"]
+__all__ = ["Found", "Moves", "SweepReport", "guarded", "over_partitions", "through_partitions", "unlocked"]
 
 _LOCK_SECONDS = 10.0
 _NAMED_CAUSES = 20
@@ -82,18 +82,23 @@ def guarded(engine: Engine, name: str, work: Callable[[], Sequence[Found]], *, d
     return report
 
 
-def unlocked(engine: Engine, name: str, work: Callable[[], Sequence[Found]], *, dry_run: bool = False) -> SweepReport:
-    """Run `work` that asks the archive: under no lock, because SQL may take any time. Without an archive nothing is done."""
+def unlocked(engine: Engine, name: str, work: Callable[[], Iterable[Found]], *, dry_run: bool = False) -> SweepReport:
+    """Run `work` that asks the archive: under no lock, because SQL may take any time. What it asks for is poked as it comes, so that nobody
+    waits for the rest. Without an archive nothing is done."""
     failpoints.hit("sweep.begin")
     if not engine.archive.configured:
         return SweepReport(name, dry_run=dry_run, ran=False)
     engine.archive.open()  # one that is away or refuses us is told once, not for each partition
-    found = work()
+    found, pokes = list[Found](), 0
+    for one in work():
+        found.append(one)
+        asked = [] if dry_run else list(dict.fromkeys(one.pokes))
+        if asked:
+            engine.poke(asked)
+            pokes += len(asked)
     if not dry_run:
         engine.store.swept(name)
-    pokes = [] if dry_run else list(dict.fromkeys(poke for one in found for poke in one.pokes))
-    engine.poke(pokes)
-    report = SweepReport(name, sum(one.count for one in found), len(pokes), tuple(cause for one in found for cause in one.causes), dry_run)
+    report = SweepReport(name, sum(one.count for one in found), pokes, tuple(cause for one in found for cause in one.causes), dry_run)
     _log(report)
     failpoints.hit("sweep.end")
     return report
@@ -101,15 +106,18 @@ def unlocked(engine: Engine, name: str, work: Callable[[], Sequence[Found]], *, 
 
 def over_partitions(name: str, partitions: Iterable[int], look: Callable[[int], Iterable[Found]]) -> list[Found]:
     """Look into each partition. One that holds something a script chokes on is named and never stops the others."""
-    found: list[Found] = []
+    return list(through_partitions(name, partitions, look))
+
+
+def through_partitions(name: str, partitions: Iterable[int], look: Callable[[int], Iterable[Found]]) -> Iterator[Found]:
+    """The same, one found thing after the other."""
     for partition in partitions:
         try:
-            found.extend(look(partition))
+            yield from look(partition)
         except (StoreUnreachable, ArchiveUnreachable, ArchiveRefused):
             raise  # the others are behind the same server; the next sweep tries again
         except Exception:
             logger.exception("sweep %s: partition %d could not be swept; the others go on", name, partition)
-    return found
 
 
 def _log(report: SweepReport) -> None:

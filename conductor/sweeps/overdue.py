@@ -1,7 +1,8 @@
 """Which sweeps are overdue, and running them: the timer of every worker and the `sweeper` call share this.
 
 A dead beat therefore stops nothing. Many workers share the work without an election: each looks at the notes of the last success, which is
-one read; who first finds a sweep overdue runs it under its lock and notes it, so that the others find it done.
+one read; who first finds a sweep overdue runs it under its lock and notes it, so that the others find it done. A sweep that asks the
+archive has no lock, but a turn: whoever begins it says so for some seconds, whether SQL answers or not, and the others leave it to him.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ SWEEPS: Mapping[str, Sweep] = {
 }
 SLOW = frozenset({parked.NAME, archiving.NAME, checkpoints.NAME})
 """Sweeps that ask the archive: they have a thread of their own, because SQL may take any time and a due retry may not."""
+
+_TURN_SECONDS = 10.0  # then a database that hangs keeps the others out no more
 
 logger = logging.getLogger(__name__)
 
@@ -68,8 +71,16 @@ def run_slow(engine: Engine) -> list[SweepReport]:
     """The overdue sweeps among those that ask the archive."""
     if not engine.archive.configured:
         return []
-    names = [name for name in overdue(*_last_successes(engine), intervals(engine.settings)) if name in SLOW]
-    return [SWEEPS[name](engine) for name in names]
+    reports = []
+    for name in _slow_and_overdue(engine):
+        with engine.store.lock(f"turn:{name}", _TURN_SECONDS) as mine:
+            if mine and name in _slow_and_overdue(engine):  # another may have come to its end meanwhile
+                reports.append(SWEEPS[name](engine))
+    return reports
+
+
+def _slow_and_overdue(engine: Engine) -> list[str]:
+    return [name for name in overdue(*_last_successes(engine), intervals(engine.settings)) if name in SLOW]
 
 
 def _last_successes(engine: Engine) -> tuple[dict[str, int], int]:

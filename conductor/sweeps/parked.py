@@ -1,13 +1,15 @@
 """The sweep of parked runs: wakes those that something moves, and parks those that have been idle for long.
 
 It looks at the members of `wake` that are due, and from time to time through the active runs for idle ones; those that are parked are not
-among them any more. Nothing is locked while SQL is asked.
+among them any more. Nothing is locked while SQL is asked. One sweep wakes and parks some hundred: the same thread copies checkpoints, and
+whoever is spoken to meanwhile is not to wait until a hundred thousand others are parked. The next sweep goes on.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+import random
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from conductor.errors import ArchiveRefused, ArchiveUnreachable, StoreUnreachable
@@ -16,7 +18,7 @@ from conductor.store.indexes import hash_pages
 from conductor.store.notices import Unreachable
 from conductor.store.reads import read_now
 from conductor.sweeps.archiving import hurries
-from conductor.sweeps.guard import Found, Moves, SweepReport, over_partitions, unlocked
+from conductor.sweeps.guard import Found, Moves, SweepReport, through_partitions, unlocked
 
 if TYPE_CHECKING:
     from conductor.store import Glance
@@ -26,7 +28,7 @@ __all__ = ["NAME", "sweep_parked"]
 
 NAME = "parked"
 _LOOKED = "parked_look"
-_WAKES, _BATCH = 500, 50
+_WAKES, _BATCH, _AT_MOST = 400, 50, 400
 _HURRY_MS = 60_000
 _LONGEST_REST_MS = 30_000
 
@@ -36,18 +38,31 @@ logger = logging.getLogger(__name__)
 def sweep_parked(engine: Engine, *, dry_run: bool = False, glance: Glance | None = None) -> SweepReport:
     """Wake parked runs that are due, and park idle ones. Nothing without an archive."""
 
-    def work() -> Sequence[Found]:
+    def work() -> Iterator[Found]:
         now = read_now(engine.store)
-        everywhere = range(engine.store.partitions)
-        found = over_partitions(NAME, everywhere, lambda partition: _wake(engine, partition, now, dry_run))
+        everywhere = random.sample(range(engine.store.partitions), engine.store.partitions)  # so that each has its turn to be the first
+        yield from _some(through_partitions(NAME, everywhere, lambda partition: _wake(engine, partition, now, dry_run)))
         after = _park_after(engine)
-        if after is not None and _is_time(engine, now, after):
-            found += over_partitions(NAME, everywhere, lambda partition: _park(engine, partition, now - after, dry_run))
-            if not dry_run:
-                engine.store.swept(_LOOKED)
-        return found
+        if after is None or not _is_time(engine, now, after):
+            return
+        gone = 0
+        for one in _some(through_partitions(NAME, everywhere, lambda partition: _park(engine, partition, now - after, dry_run))):
+            gone += one.count
+            yield one
+        if gone < _AT_MOST and not dry_run:
+            engine.store.swept(_LOOKED)  # it has come to the end
 
     return unlocked(engine, NAME, work, dry_run=dry_run)
+
+
+def _some(found: Iterable[Found]) -> Iterator[Found]:
+    """As much as one sweep does."""
+    done = 0
+    for one in found:
+        yield one
+        done += one.count
+        if done >= _AT_MOST:
+            return
 
 
 def _park_after(engine: Engine) -> int | None:

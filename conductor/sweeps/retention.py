@@ -6,11 +6,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from conductor import codec
-from conductor.runs.erasing import drop_orphan_blobs, purge_run
-from conductor.store.reads import read_runs
+from conductor.runs.erasing import drop_orphan_blobs, purge_but_blobs
+from conductor.store.reads import read_now
 from conductor.sweeps.guard import Found, Moves, SweepReport, guarded, over_partitions
 
 if TYPE_CHECKING:
@@ -31,12 +32,13 @@ def sweep_retention(engine: Engine, *, dry_run: bool = False, glance: Glance | N
     """Delete what is past its retention, batch by batch in all partitions, as long as batches are full and for a second at most. With a
     backlog left it is overdue again at once, so that as much is deleted as ends, and no sweep holds the server for long."""
     left: list[int] = []
+    blobs: list[str] = []
 
     def work() -> Sequence[Found]:
         seen, until = glance or engine.store.glance(), time.monotonic() + _AT_MOST
         left[:], found = seen.purgeable, list[Found]()
         while left:
-            looked = over_partitions(NAME, left, lambda partition: _purge(engine, partition, dry_run))
+            looked = over_partitions(NAME, left, lambda partition: _purge(engine, partition, blobs, dry_run))
             found += looked
             left[:] = [one.partition for one in looked if isinstance(one, _Purged) and one.more and not dry_run]
             if time.monotonic() > until:
@@ -47,8 +49,9 @@ def sweep_retention(engine: Engine, *, dry_run: bool = False, glance: Glance | N
         return found
 
     report = guarded(engine, NAME, work, dry_run=dry_run)
+    codec.drop_blobs(blobs)  # outside the lock, as everything that asks others: the blob store is the user's, and may take any time
     if report.ran and not dry_run:
-        _drop_orphans(engine)  # outside the lock: it may ask the archive
+        _drop_orphans(engine)
         if left:
             engine.store.swept(NAME, ago_ms=int(engine.settings.retention_sweep_seconds * 1000))
     return report
@@ -72,14 +75,20 @@ def _drop_orphans(engine: Engine) -> None:
         drop_orphan_blobs(engine, now / 1000)
 
 
-def _purge(engine: Engine, partition: int, dry_run: bool) -> Iterable[Found]:
-    # Where there is an archive runs go there first, by a sweep of their own: SQL must not hold this one up.
-    most = 10 * _BATCH if engine.archive.configured else _BATCH
-    due = runs = engine.store.due_for_purge(partition, most)
-    if engine.archive.configured:
-        runs = [run.run_id for run in read_runs(engine.store, due) if run is not None and run.queue_reason]
-    gone = [run for run in runs if dry_run or purge_run(engine, run, due_only=True)]
-    yield _Purged(len(gone), tuple(f"{run} retention_over" for run in gone), partition=partition, more=bool(gone) and len(due) >= most)
+def _purge(engine: Engine, partition: int, blobs: list[str], dry_run: bool) -> Iterable[Found]:
+    if not engine.archive.configured:
+        runs = engine.store.due_for_purge(partition, _BATCH)
+    else:  # runs go there first, by a sweep of their own: SQL must not hold this one up
+        due = engine.store.ended_by_time(partition, until=read_now(engine.store), operations=True)
+        runs = list(islice((run_id for page in due for run_id in page), _BATCH))
+    gone = []
+    for run_id in runs:
+        left = () if dry_run else purge_but_blobs(engine, run_id, due_only=True)
+        if left is not None:
+            gone.append(run_id)
+            blobs += left
+    causes = tuple(f"{run} retention_over" for run in gone)
+    yield _Purged(len(gone), causes, partition=partition, more=bool(gone) and len(runs) >= _BATCH)
 
 
 def _drop_staged(engine: Engine, partition: int) -> Iterable[Found]:

@@ -39,8 +39,10 @@ REACHED: dict[str, frozenset[str]] = {
     "called": _EVERY | _calls("fire_due"),
     "erased": _EVERY | _calls("mend_run"),
     "parked": _EVERY | _calls(
-        "signal", "advance", "cancel_run", "fire_due", "purge_run", "mark_parking", "park_run", "restore_part", "restore_run", "lose_stub"),
-    "recovered": _EVERY | _calls("signal", "advance", "fire_due", "restore_part", "restore_run", "recover_run", "mend_run", "expire_idle"),
+        "signal", "advance", "cancel_run", "fire_due", "purge_run", "mark_parking", "park_run", "read_parts", "restore_part", "restore_run",
+        "lose_stub"),
+    "recovered": _EVERY | _calls(
+        "signal", "advance", "fire_due", "read_parts", "restore_part", "restore_run", "recover_run", "drop_run", "mend_run", "expire_idle"),
     "unlucky": _EVERY | _calls("repoke", "expire_leases", "take_back", "note") | {"give_back.before"},
 }
 

@@ -17,8 +17,9 @@ from hypothesis.stateful import invariant, precondition, rule
 from conductor.records import NewRun, NodeKind
 from conductor.state import RunState
 from conductor.store import Store
+from conductor.store.copying import read_snapshot
 from conductor.store.parking import _pieces
-from conductor.store.snapshots import Snapshot, read_snapshot
+from conductor.store.snapshots import Snapshot
 from conductor.store.stubs import read_stub
 from tests.integration.playing import Player
 
@@ -138,8 +139,8 @@ class ParkedVerbs:
             return
         before = self.state(run_id)
         one = self.away.pop(run_id)
-        told = self.store.restore(one.snapshot, from_stub=True)
-        assert (told.word, self.store.restore(one.snapshot, from_stub=True).word) == ("OK", "CHANGED")
+        told = self.store.restore(one.snapshot, stub=one.snapshot.n)
+        assert (told.word, self.store.restore(one.snapshot, stub=one.snapshot.n).word) == ("OK", "CHANGED")
         self.seen["woken"] += 1
         moved = "running" if "R" in one.letters.values() else "waiting_signal"
         assert self.play.state(run_id) == ("cancelled" if before == "cancelled" else moved)

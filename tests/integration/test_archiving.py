@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from conductor import codec
+from conductor import capability, codec
 from conductor.archive import Archive, Kind
 from conductor.cli import exits
 from conductor.declare import registry
 from conductor.errors import ArchiveUnreachable, ResultExpired
+from conductor.ids import new_run_id
 from conductor.runs.archiving import open_snapshot
 from conductor.runs.fsck import fsck
 from conductor.runs.handle import Handle
@@ -186,6 +188,92 @@ def test_when_memory_is_short_ended_runs_go_before_their_time(shop: Shop, monkey
     assert sweep_archive(shop.engine).count == 0  # it has only just ended: somebody may wait for it
     shop.engine.store.client().hincrby(shop.engine.store.keys.run(kept), "e", -61_000)
     assert sweep_archive(shop.engine).causes == (f"{kept} archived",)
+
+
+def crowd(shop: Shop, partition: int, number: int, *, operations: bool) -> list[str]:
+    """Entries of what ended long ago and stands before everything else."""
+    client, keys = shop.engine.store.client(), shop.engine.store.keys
+    ids = {new_run_id(2, partition): at + 1 for at in range(number)}
+    client.zadd(keys.of(partition, "ended:completed"), ids)
+    if operations:
+        client.zadd(keys.of(partition, "ops"), ids)
+    return list(ids)
+
+
+@pytest.mark.spec("RET-1")
+def test_operations_that_stand_before_it_keep_no_run_from_the_archive(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_id = shop.start(value={"number": 4, "bad": True})
+    shop.drain()
+    partition, client = int(run_id[-2:], 16), shop.engine.store.client()
+    ops = crowd(shop, partition, 1200, operations=True)
+    client.hincrby(shop.engine.store.keys.run(run_id), "e", -61_000)
+    monkeypatch.setattr("conductor.sweeps.archiving.hurries", lambda engine: True)
+    assert sweep_archive(shop.engine).causes == (f"{run_id} archived",)
+    assert client.zcard(shop.engine.store.keys.of(partition, "ops")) == len(ops), "nobody else has them: they stay until their time is over"
+
+
+@pytest.mark.spec("RET-1")
+def test_runs_that_wait_for_the_archive_keep_no_operation_from_its_end(shop: Shop) -> None:
+    @capability("archiving_touch")
+    def touch(n: int) -> int:
+        return n
+
+    told = shop.conductor.call("archiving_touch", {"n": 1})
+    partition, client = int(told.operation_id[-2:], 16), shop.engine.store.client()
+    crowd(shop, partition, 2500, operations=False)
+    client.zadd(shop.engine.store.keys.of(partition, "ended:completed"), {told.operation_id: 5000}, xx=True)
+    assert sweep_retention(shop.engine).causes == (f"{told.operation_id} retention_over",)
+
+
+@pytest.mark.spec("RET-1", "ACT-2")
+def test_blobs_are_deleted_when_the_sweep_holds_its_lock_no_more(shop: Shop, blobs: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    @capability("archiving_large")
+    def large(n: int) -> str:
+        return "x" * 100_000
+
+    store, locked, kept = shop.engine.store, list[bool](), dict[str, bytes]()
+
+    class Slow:
+        def put(self, name: str, data: bytes) -> None:
+            kept[name] = data
+
+        def get(self, name: str) -> bytes:
+            return kept[name]
+
+        def delete(self, name: str) -> None:
+            locked.append(bool(store.client().exists(store.keys.of(0, "lock:sweep:retention"))))
+
+    codec.use_blobs(Slow())
+    told = shop.conductor.call("archiving_large", {"n": 1})
+    store.client().zadd(store.keys.of(int(told.operation_id[-2:], 16), "ended:completed"), {told.operation_id: 1}, xx=True)
+    assert sweep_retention(shop.engine).count == 1
+    assert locked == [False]
+
+
+@pytest.mark.spec("ACT-2")
+def test_of_many_workers_one_asks_the_archive_and_one_that_hangs_keeps_nobody_out_for_long(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go_on, real = threading.Event(), threading.Event(), shop.engine.archive.open
+    first: list[str] = []
+
+    def hangs() -> Any:
+        if threading.current_thread() is slow:
+            begun.set()
+            go_on.wait(10)
+        return real()
+
+    slow = threading.Thread(target=lambda: first.extend(report.name for report in run_slow(shop.engine)))
+    monkeypatch.setattr(shop.engine.archive, "open", hangs)
+    slow.start()
+    begun.wait(10)
+    assert {report.name for report in run_slow(shop.engine)} == {"parked", "checkpoints"}, "the other has begun the third"
+    turn = shop.engine.store.keys.of(0, "lock:turn:archive")
+    assert 0 < shop.engine.store.client().pttl(turn) <= 10_000
+    shop.engine.store.client().delete(turn)  # its seconds are over
+    assert "archive" in {report.name for report in run_slow(shop.engine)}
+    go_on.set()
+    slow.join(10)
+    assert "archive" in first
+    assert "archive" not in {report.name for report in run_slow(shop.engine)}, "it has been done"
 
 
 @pytest.mark.spec("RET-1")

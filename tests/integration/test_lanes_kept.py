@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from conductor import Lane, Workflow
+from conductor import Lane, PermanentError, Workflow
 from conductor.declare import registry
 from conductor.ids import partition_of
 from conductor.runs.fsck import fsck
@@ -19,6 +19,7 @@ from conductor.store.lanes import read_lane
 from conductor.store.stubs import read_stub
 from conductor.sweeps.checkpoints import lag_ms, sweep_checkpoints
 from tests.integration.shop import Shop
+from tests.support.backup import dump, load
 from tests.support.server import ValkeyServer
 from tests.support.waiting import eventually
 
@@ -88,6 +89,59 @@ def test_a_parked_run_that_the_archive_has_lost_leaves_its_place_when_it_is_canc
     desk.drain()
     assert desk.state(second) == "waiting_signal"
     assert desk.enter(key="a") != first
+    desk.sound()
+
+
+@pytest.mark.spec("LANE-2", "REC-6")
+def test_a_stub_that_had_ended_leaves_its_place(desk: Desk, own_valkey: ValkeyServer) -> None:
+    first, second = desk.enter(key="a"), desk.enter()
+    assert park(desk.engine, [first], desk.engine.store._now() + 1) == [first]
+    backup = dump(own_valkey)
+    signal(desk.engine, first, "word", "go")
+    wake(desk.engine, first)
+    desk.drain()
+    desk.drain()
+    assert (desk.state(first), desk.state(second)) == ("completed", "waiting_signal")
+    eventually(lambda: sweep_checkpoints(desk.engine) is not None and lag_ms(desk.engine) == 0, 5, what="checkpoints catch up")
+    load(own_valkey, backup)
+    assert recover(desk.engine, restored=True).errors == []
+    assert (desk.state(first), desk.lane(second)) == ("completed", ((second,), ()))
+    desk.sound()
+
+
+@pytest.mark.spec("LANE-2", "REC-1")
+def test_a_retry_that_is_queued_with_nothing_left_but_last_steps_is_not_settled_before_it_is_admitted(desk: Desk) -> None:
+    """A recovery that finds its index entries wrong leaves its last step to wait for its place."""
+    ends: Workflow[Any] = Workflow("ends", lane=Lane("kept", 1, None, None))
+    bad = [True]
+
+    @ends.step
+    def work() -> int:
+        return 1
+
+    @ends.on_finish
+    def last() -> None:
+        if bad[0]:
+            raise PermanentError("no")
+
+    run_id = ends.delay().id
+    for _ in range(3):
+        desk.drain()
+    assert desk.state(run_id) == "failed"
+    holder = desk.enter()
+    bad[0] = False
+    desk.ok("retry", run_id)
+    assert desk.state(run_id) == "queued"
+    desk.engine.store.client().hset(desk.engine.store.keys.of(partition_of(run_id), "active"), run_id, "x;x;1;;;")
+    before = desk.engine.store.log_of(run_id)
+    assert recover(desk.engine).recovered == 1
+    assert desk.engine.store.log_of(run_id) == before
+    assert desk.state(run_id) == "queued"
+    assert desk.lane(run_id) == ((holder,), (run_id,))
+    desk.conductor.cancel(holder)
+    for _ in range(3):
+        desk.drain()
+    assert desk.state(run_id) == "completed"
     desk.sound()
 
 

@@ -19,6 +19,7 @@ from conductor.runs.fsck import fsck
 from conductor.runs.parking import park, wake, why_not_parking
 from conductor.runs.waiting import advance, signal
 from conductor.store.stubs import read_stub
+from conductor.sweeps import parked as sweeping
 from conductor.sweeps.idle import sweep_idle
 from conductor.sweeps.overdue import run_overdue
 from conductor.sweeps.parked import sweep_parked
@@ -515,6 +516,45 @@ def test_parked_runs_are_in_lists_and_views(shop: Waiting) -> None:
     assert '"started"' in shop.ok("events", run_id, "--json").splitlines()[0]
     wake(shop.engine, run_id)
     assert [run["run_id"] for run in shop.json("runs", "--tag", "eu")["runs"]] == [run_id]
+
+
+@pytest.mark.spec("IDLE-6", "ACT-2")
+def test_one_sweep_parks_and_wakes_some_and_pokes_as_it_goes(eager: Waiting, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop = eager
+    monkeypatch.setattr(sweeping, "_AT_MOST", 20)
+    monkeypatch.setattr(sweeping, "_BATCH", 5)
+    runs = [registry.declared["approve"].apply_async().id for _ in range(60)]
+    eventually(lambda: shop.drain() or all(shop.state(run_id) == "waiting_signal" for run_id in runs), 30, what="all wait")
+    rounds = 0
+    while left := [run_id for run_id in runs if shop.is_there(run_id)]:
+        assert 0 < sweep_parked(shop.engine).count <= 24
+        assert len(left) - 24 <= sum(map(shop.is_there, runs))
+        rounds += 1
+    assert rounds >= 3
+    for run_id in runs:
+        shop.say(run_id, "approval", "ada")
+    there: list[int] = []
+    monkeypatch.setattr(shop.engine, "poke", lambda pokes: there.append(sum(map(shop.is_there, runs))))
+    shop.engine.store.client().delete(*(shop.engine.store.keys.of(partition, "pokes") for partition in range(2)))
+    assert sweep_parked(shop.engine).count == 20
+    assert there[0] == 1, "the first one's worker is called before the second is back"
+
+
+@pytest.mark.spec("IDLE-6", "ACT-2")
+def test_children_are_not_asked_at_each_look(eager: Waiting, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop, marked = eager, []
+    inner: Workflow[Any] = Workflow("inner")
+    inner.wait("word", str)
+    outer: Workflow[Any] = Workflow("outer")
+    outer.call(inner, name="asks")
+    for _ in range(5):
+        outer.delay()
+    eventually(lambda: shop.drain() or len(shop.json("runs", "--workflow", "inner", "--idle")["runs"]) == 5, 10, what="the children wait")
+    real = shop.engine.store.mark_parking
+    monkeypatch.setattr(shop.engine.store, "mark_parking", lambda *given: (marked.append(given), real(*given))[1])
+    alone = shop.approve()
+    assert sweep_parked(shop.engine).causes == (f"{alone} parked",)
+    assert [run_id for run_id, _ in marked] == [alone]
 
 
 @pytest.mark.spec("RET-1")

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
 from sqlalchemy import update
 
 from conductor import Workflow
@@ -24,6 +23,7 @@ from conductor.store import Want
 from conductor.sweeps.checkpoints import lag_ms, sweep_checkpoints
 from conductor.sweeps.overdue import run_overdue
 from tests.integration.shop import Shop
+from tests.support.backup import dump, load
 from tests.support.server import ValkeyServer
 from tests.support.waiting import eventually
 
@@ -248,11 +248,11 @@ def test_an_old_backup_gives_way_to_what_the_archive_knows(shop: Shop, own_valke
     store = shop.engine.store
     ended, moved, same = shop.start(value={"number": 1}), shop.start("cli_naps"), shop.start("cli_naps")
     settled(shop)
-    backup = _dump(own_valkey)
+    backup = dump(own_valkey)
     shop.drain()
     settled(shop)
     after = store.log_of(moved)
-    _load(own_valkey, backup)
+    load(own_valkey, backup)
     assert shop.state(ended) == "running"
     assert recover(shop.engine).restored == 0, "without --restored the store is believed"
     told = shop.json("recover", "--restored")
@@ -260,21 +260,9 @@ def test_an_old_backup_gives_way_to_what_the_archive_knows(shop: Shop, own_valke
     assert told["finished"] == 1
     assert store.log_of(moved) == after
     assert shop.json("show", ended)["state"] == "completed"
-    assert shop.json("show", ended)["archived"] == "checkpoint"
+    assert shop.conductor.run(ended).get(timeout=1) == 3
     assert shop.state(same) == "waiting_signal"
     sound(shop)
-
-
-def _dump(server: ValkeyServer) -> dict[bytes, bytes]:
-    raw: Any = redis.Redis.from_url(server.url())
-    return {key: raw.dump(key) for key in raw.scan_iter()}
-
-
-def _load(server: ValkeyServer, backup: dict[bytes, bytes]) -> None:
-    raw: Any = redis.Redis.from_url(server.url())
-    raw.flushall()
-    for key, value in backup.items():
-        raw.restore(key, 0, value)
 
 
 @pytest.mark.spec("REC-6")
@@ -282,7 +270,7 @@ def test_a_shipper_that_was_cut_off_looks_at_every_run(shop: Shop) -> None:
     first = shop.start()
     settled(shop)
     for partition in range(2):
-        shop.engine.store.set_shipping(partition, missed=False, looked=0)
+        shop.engine.store.set_shipping(partition, gap="", looked=0)
     second = shop.start("cli_naps")
     client, keys = shop.engine.store.client(), shop.engine.store.keys
     shop.drain()

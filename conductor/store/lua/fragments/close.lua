@@ -66,7 +66,7 @@ local function lift(run)
 end
 
 local function settle(run, reason)
-  if ended(run) then return end
+  if ended(run) or run.st == RUN_QUEUED then return end
   if run.ph == 'U' then
     if run.a > 0 or (run.st == RUN_PAUSED and run.wy ~= 'code_missing') then return end
     if run.st == RUN_PAUSED then lift(run) end
