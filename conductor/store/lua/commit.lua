@@ -26,7 +26,9 @@ local function move(run, index, item, rec, kind, after, policy, note, text)
     else rec.state = kind; save(run, index, item, rec); item_ended(run, index, item, kind, after, policy, d) end
   elseif kind == RETRY_PENDING then
     keep_error(run, index, item, rec, text)
-    if string.match(note, 'operation_pending') then rec.attempt = rec.attempt - 1 end
+    -- Not its own failure: a call is under way, whose repeat comes back here; or nobody could be asked now what its last attempt has done.
+    if string.match(note, 'operation_pending') then rec.attempt = rec.attempt - 1; set_flag(rec, 'o', true)
+    elseif string.match(note, ':unasked') then rec.attempt = rec.attempt - 1 end
     rec.state, rec.losses, rec.flags = kind, 0, (string.gsub(rec.flags, 'w%d+', ''))
     save(run, index, item, rec)
     wait_until(run, 'retry', index, item, now + num(string.match(note, '^%d+')))
