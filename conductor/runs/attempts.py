@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Attempts", "Watching"]
 
-Call = Callable[[Attempt, Node, str, Mapping[str, Any], int], Any]
+Call = Callable[[Ctx, str, Mapping[str, Any]], Any]
 """Runs a capability for a step that called it."""
 
 _REASONS: dict[type[Exception], str] = {BadResult: "bad_result", WhenFailed: "when_failed"}
@@ -217,7 +217,7 @@ class Attempts:
             load_origin=lambda: self.inputs.origin(held.run_id),
             load_once=lambda name: self._store.once_of(held, name),
             save_once=lambda name, payload: self._note(held, node, "once", payload, name),
-            on_call=lambda name, params, ordinal: self._call(held, node, name, params, ordinal),
+            on_call=self._call, held=held,
         )
 
     def _note(self, held: Attempt, node: Node, kind: str, text: str, name: str = "") -> None:
