@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from conductor import Ctx, PermanentError, TransientError, Workflow
+from conductor import Ctx, Lane, PermanentError, TransientError, Workflow
 from conductor.declare import registry
 from conductor.declare.capability import capability
 from conductor.declare.effects import EffectSpec
@@ -109,6 +109,29 @@ def test_an_attempt_that_was_cut_off_by_the_end_of_its_run_is_in_doubt_in_the_ne
     retry_run(shop.engine, handle.id)
     shop.work()
     assert handle.status == "paused" and asked, "nobody can tell, so a person must"
+
+
+@pytest.mark.spec("EFF-2", "LANE-2", "RUN-11")
+def test_a_retry_that_is_queued_in_its_lane_remembers_that_its_first_step_has_run(shop: Cashier) -> None:
+    flow, sent = Workflow("buy", lane=Lane("one", max_active=1)), list[str]()
+
+    @flow.effect
+    def charge(ctx: Ctx) -> str:
+        sent.append(ctx.key)
+        raise KeyError("a bug behind the charge")
+
+    @charge.verify
+    def check(ctx: Ctx) -> str:
+        return "charged before"
+
+    handle = run_of(shop, flow)
+    shop.work()
+    other = run_of(shop, flow)
+    retry_run(shop.engine, handle.id)
+    assert handle.status == "queued"
+    other.cancel("enough")
+    shop.work()
+    assert handle.get(1) == "charged before" and len(sent) == 1
 
 
 @pytest.mark.spec("OP-3", "EFF-2", "OP-6")
