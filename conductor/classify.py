@@ -21,6 +21,7 @@ from conductor.known_errors import (
     LASTING_ERRNOS,
     LOST_ERRNOS,
     LOST_TEXT,
+    NOT_CONNECTED,
     PASSING_ERRNOS,
     PASSING_TEXT,
     REDIS_NOT_SENT,
@@ -116,7 +117,8 @@ def _doubt(exc: BaseException, depth: int) -> bool | None:
     words = {_doubt(inner, depth - 1) for inner in _wrapped(exc)} - {None} if depth else set()
     if words or _judge(exc, 0) == "permanent":
         return True in words
-    return True if LOST_TEXT.search(_text_of(exc)) else None
+    text = _text_of(exc)
+    return True if LOST_TEXT.search(text) and not NOT_CONNECTED.search(text) else None
 
 
 def _doubt_by_type(exc: BaseException) -> bool | None:

@@ -12,8 +12,9 @@ from typing import Any, ClassVar, Literal
 
 __all__ = [
     "AlreadyAdvanced", "ArchiveFormatUnknown", "ArchiveNotInstalled", "ArchiveRefused", "ArchiveTooNew", "ArchiveUnreachable",
-    "ArchivedRunCorrupt", "BadInput", "BadResult", "BlobMissing", "BlobRefused", "BlobUnreachable", "CodeNotHere", "ConductorError",
-    "Conflict", "ConsentRequired", "CorruptPayload", "DeclarationError", "EffectInDoubt", "EffectUncertain", "ErrorKind", "ForkRefused",
+    "ArchivedRunCorrupt", "BadInput", "BadResult", "BlobMissing", "BlobRefused", "BlobUnreachable", "CallChanged", "CodeNotHere",
+    "ConductorError", "Conflict", "ConsentRequired", "CorruptPayload", "DeclarationError", "EffectInDoubt", "EffectUncertain", "ErrorKind",
+    "ForkRefused",
     "GetInsideStep", "GetTimeout", "KeyConflict", "LaneBusy", "LaneFull", "NoArchive", "NoBlobStore", "NoConductor", "NotAvailableYet",
     "NotFailed",
     "NotHealthy", "NotInDoubt", "NotWaiting", "OperationFailed", "OperationPending", "OutcomeUnknown", "PartialEffects",
@@ -396,9 +397,14 @@ class OperationFailed(ConductorError):
 
 
 class OperationPending(ConductorError):
-    """operation {operation_id} of capability {capability} is queued for a retry; the step goes on when it has ended"""
+    """operation {operation_id} of capability {capability} has not ended yet; the step goes on when it has"""
 
     error_kind: ErrorKind = "transient"
+
+
+class CallChanged(ConductorError):
+    """step {step} asks as its call {number} for {capability} with other values than an earlier attempt did (operation {operation_id}), and
+    that was done or may have been; a repeated attempt must ask the same: record with ctx.once what the call depends on, or fork the run"""
 
 
 class NotInDoubt(ConductorError):

@@ -18,7 +18,7 @@ __all__ = ["CALLS", "NAMES", "ReplyLost", "hit"]
 CALLS = (
     "start_run", "claim", "commit", "heartbeat", "expire_leases", "fire_due", "repoke", "take_back", "cancel_run", "pause_run",
     "resume_run", "hold", "unhold", "reopen_run", "reopen_items", "purge_run", "stage", "stage_undo", "note", "drop_staged", "register",
-    "mend_run", "hasten", "resolve", "blanket", "deliver", "acknowledge", "told", "grant", "revoke", "use_grant",
+    "mend_run", "hasten", "renew", "leave_call", "resolve", "blanket", "deliver", "acknowledge", "told", "grant", "revoke", "use_grant",
     "put_job", "seen_job", "tick_job", "pause_job", "drop_job", "read_parts", "restore_part", "restore_run", "recover_run", "mark_parking",
     "park_run", "lose_stub", "drop_run", "signal", "advance", "expire_idle", "ask", "permit", "take", "keep_permit", "set_limit",
 )

@@ -144,7 +144,7 @@ class _Folding:
             self.move(event, step, fact, where)
             step.reason = event.reason
             self.out.active -= 1
-            if fact in ("given_back", "lost", "called") or event.reason == "operation_pending":
+            if fact in ("given_back", "lost", "called") or event.reason in ("operation_pending", "unasked"):
                 step.attempt -= 1
             if each is not None:
                 each.active -= 1
@@ -364,6 +364,8 @@ class _Folding:
     def reopened(self, event: Event) -> None:
         """A new life: what is named begins anew, what is not named stays. Last steps and counters begin anew as well."""
         out = self.out
+        if out.state is RunState.CANCELLED and self.graph.workflow.startswith("op:"):
+            out.state = RunState.FAILED  # it was cancelled with the run that had called it, and begins anew with that
         self.move_run(event, "requeued" if event.lane else "reopened" if event.generation > out.generation else "resumed")
         out.generation, out.reason, out.phase, out.ended_at = max(out.generation, event.generation), "", "", 0
         self.delayed = False

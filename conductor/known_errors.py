@@ -12,8 +12,8 @@ from typing import TypeVar
 from conductor.errors import ErrorKind
 
 __all__ = [
-    "AWS_SLOWER", "BY_NAME", "IN_DOUBT", "LASTING_ERRNOS", "LOST_ERRNOS", "LOST_TEXT", "PASSING_ERRNOS", "PASSING_TEXT", "REDIS_NOT_SENT",
-    "REDIS_PASSING", "SAME", "UNSURE_STATUSES",
+    "AWS_SLOWER", "BY_NAME", "IN_DOUBT", "LASTING_ERRNOS", "LOST_ERRNOS", "LOST_TEXT", "NOT_CONNECTED", "PASSING_ERRNOS", "PASSING_TEXT",
+    "REDIS_NOT_SENT", "REDIS_PASSING", "SAME", "UNSURE_STATUSES",
 ]
 
 Word = TypeVar("Word")
@@ -121,8 +121,12 @@ PASSING_TEXT = re.compile(
     r"|(?:http|status|code)\W{0,3}(?:408|429|5\d\d)\b",
     re.IGNORECASE,
 )
+# As PostgreSQL's drivers say it: there was no connection yet, so nothing was sent.
+NOT_CONNECTED = re.compile(r"(?is)connection to server (?:at|on) .{0,300} failed|could not connect to server")
 LOST_TEXT = re.compile(
     r"reset by peer|connection (?:was |has been )?(?:reset|aborted)|broken pipe|closed the connection|(?:end|server) closed connection"
-    r"|closed unexpectedly|lost connection|gone away|\bread(?:ing)? (?:operation )?timed? ?out",
+    r"|closed unexpectedly|lost connection|gone away|\bread(?:ing)? (?:operation )?timed? ?out"
+    r"|consuming input failed|SSL SYSCALL error|could not (?:receive|send) data (?:from|to) (?:server|client)"
+    r"|in the middle of (?:an )?operation|communication link failure|end-of-file on communication channel",
     re.IGNORECASE,
 )

@@ -305,7 +305,8 @@ class NewRun:
     key_retention_ms: int = 604_800_000
     forked_from: str = ""
     queue_reason: str = ""  # of a stand-alone operation: why it is queued
-    bound_to: str = ""  # `run;generation` an operation ends with; `run;generation;step` of a child run
+    bound_to: str = ""  # `run;generation` an operation ends with; `run;generation;step` of a child run; see `fragments/called.lua`
+    doubtful: bool = False  # it was made before, its record is gone, and nobody knows what it has done
     lane: LaneTerms | None = None
     lane_key: str = ""  # whose turn it takes in a fair lane
     limit_keys: str = ""  # whose turn it takes in each limit with a key: lines `limit=key`

@@ -176,7 +176,7 @@ OPERATION: Table = {
     OpState.COMPLETED: {},
     OpState.FAILED: {"requeued": OpState.QUEUED},  # a person's retry
     OpState.EXHAUSTED: {"requeued": OpState.QUEUED},
-    OpState.CANCELLED: {},
+    OpState.CANCELLED: {"requeued": OpState.QUEUED},  # the next life of the run that called it, which asks for it again
 }
 
 # A reset or a reopening is a new life, so it does not make a state less final.

@@ -10,11 +10,12 @@ from conductor import codec
 from conductor.archive.lazy import LazyArchive
 from conductor.blobs import open_blobs
 from conductor.declare.capability import Capability
+from conductor.declare.context import Ctx
 from conductor.declare.needs import Needs
 from conductor.declare.workflow import Workflow
 from conductor.operations import batches, built_in  # noqa: F401 - registers the capabilities that come along
 from conductor.operations.call import call_in_step
-from conductor.records import Attempt, Node, Poke
+from conductor.records import Poke
 from conductor.runs.admission import Admission
 from conductor.runs.announcing import AnnouncingStore
 from conductor.settings import Settings
@@ -42,9 +43,9 @@ class Engine:
         """How large one input or result may be."""
         return codec.size_limit(self.settings.max_payload_bytes)
 
-    def call(self, held: Attempt, node: Node, name: str, params: Mapping[str, Any], ordinal: int) -> Any:
+    def call(self, ctx: Ctx, name: str, params: Mapping[str, Any]) -> Any:
         """`ctx.call`: what a step calls runs as an operation bound to its run."""
-        return call_in_step(self, held, node, name, params, ordinal)
+        return call_in_step(self, ctx, name, params)
 
 
 def build_engine(

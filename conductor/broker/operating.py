@@ -40,6 +40,17 @@ class Operating:
         checked = start_options(f"capability {chosen.name}", session=session or None, key=key or None)
         return call.call(self.engine, chosen, params, session=checked.session, key=checked.key, timeout=timeout, remote=remote)
 
+    def begin(self, capability: Capability[..., Any] | str, params: Params = None, *, session: str = "", key: str = "") -> str:
+        """Call a capability on a worker without waiting: the operation's id, for `operation(id)`. Whoever begins asks for the answer; say
+        `leave(id)` if you stop, and the session finds the end in its inbox."""
+        chosen = self.capability(capability)
+        checked = start_options(f"capability {chosen.name}", session=session or None, key=key or None)
+        return call.begin(self.engine, chosen, params, session=checked.session, key=checked.key)
+
+    def leave(self, operation_id: str) -> None:
+        """Nobody waits for the answer to this call any more."""
+        call.leave(self.engine, operation_id)
+
     def submit(
         self, capability: Capability[..., Any] | str, params: Params = None, *, session: str = "", key: str = "", queue: str | None = None,
         priority: int | None = None,

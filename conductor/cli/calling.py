@@ -48,9 +48,15 @@ def call(here: Here, capability: str, params: str | None, session: str, key: str
     given = read_json(params, f"parameters of capability {capability}")
     reach(here)
     until = time.monotonic() + timeout
-    answer = here.conductor.call(capability, given, session=session, key=key, timeout=min(timeout, _QUIET), remote=True)
-    if isinstance(answer, TimedOut) and timeout > _QUIET:
-        answer = _awaited(here, answer.operation_id, until)
+    op = here.conductor.begin(capability, given, session=session, key=key)
+    answer: Answer | None = None
+    try:
+        answer = wait_for(here.engine, op, min(timeout, _QUIET))
+        if isinstance(answer, TimedOut) and timeout > _QUIET:
+            answer = _awaited(here, op, until)
+    finally:
+        if answer is None or isinstance(answer, TimedOut):
+            here.conductor.leave(op)  # its session finds the end in its inbox
     _answered(here, answer)
 
 

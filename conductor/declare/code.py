@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from conductor import codec
@@ -35,6 +36,11 @@ class TooLate(Exception):
 
 def _yes() -> bool:
     return True
+
+
+def _no_call(ctx: Ctx, name: str, _params: Mapping[str, Any]) -> Any:
+    problem = f"a verifier only looks; {name} was not called"
+    raise BadInput(what=f"ctx.call in a verifier of step {ctx.step}", field="capability", problem=problem)
 
 
 class Code:
@@ -96,6 +102,7 @@ class Code:
         """Whether its effect has happened, as far as its judge can say."""
         if self.judge is None:
             return UNASKED
+        ctx = replace(ctx, held=None, on_call=_no_call)  # it must look anew each time, and its calls are none of the step's
         token = RUNNING.set(ctx)
         try:
             arguments = [feed(ctx, input, values, item) for feed in self._feeders]
@@ -118,7 +125,8 @@ class Code:
             return
         by_name = dict(zip(self._names, arguments, strict=True))
         try:
-            said = bool(when(**{name: by_name[name] for name in self._when_names}))
+            with ctx.counting_apart(_WHEN):
+                said = bool(when(**{name: by_name[name] for name in self._when_names}))
         except Exception as error:
             raise WhenFailed(workflow=self.workflow, step=self.step, error=f"{type(error).__name__}: {error}") from error
         if not said:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -13,6 +14,7 @@ from typing import Any, TypeVar
 
 from conductor import codec
 from conductor.errors import BadInput, NoConductor
+from conductor.records import Attempt
 
 __all__ = ["RUNNING", "Ctx", "StepLogger", "key_of"]
 
@@ -60,7 +62,7 @@ def _nothing_named(_name: str) -> str | None:
     return None
 
 
-def _no_store(name: str, _params: Mapping[str, Any], _ordinal: int) -> Any:
+def _no_store(_ctx: Ctx, name: str, _params: Mapping[str, Any]) -> Any:
     raise NoConductor(workflow=f"capability {name}")
 
 
@@ -89,9 +91,11 @@ class Ctx:
     load_checkpoint: Callable[[], str | None] = field(default=_nothing_saved, repr=False)
     load_once: Callable[[str], str | None] = field(default=_nothing_named, repr=False)
     save_once: Callable[[str, str], None] = field(default=_unheard, repr=False)
-    on_call: Callable[[str, Mapping[str, Any], int], Any] = field(default=_no_store, repr=False)
+    on_call: Callable[[Ctx, str, Mapping[str, Any]], Any] = field(default=_no_store, repr=False)
+    held: Attempt | None = field(default=None, repr=False)  # what the worker holds; None in a unit test, and where a verifier is asked
     _names: set[str] = field(default_factory=set, init=False, repr=False)
     _calls: int = field(default=0, init=False, repr=False)
+    _within: str = field(default="", init=False, repr=False)
     _log: StepLogger | None = field(default=None, init=False, repr=False)
     _checkpoint: str | None = field(default=None, init=False, repr=False)
 
@@ -158,15 +162,31 @@ class Ctx:
         if (known := self.load_once(name)) is not None:
             answer: T = codec.decode(known)
             return answer
-        payload = codec.encode(fn(*args, **kwargs), what=f"answer of {name} in step {self.step}")
+        with self.counting_apart(name):
+            answered = fn(*args, **kwargs)
+        payload = codec.encode(answered, what=f"answer of {name} in step {self.step}")
         self.save_once(name, payload)
         given: T = codec.decode(payload)
         return given
 
     def call(self, capability: str, /, **params: Any) -> Any:
         """Call a capability durably from inside this step. A repeated attempt finds the earlier operation and gets its recorded answer."""
+        return self.on_call(self, capability, params)
+
+    def next_call(self) -> str:
+        """The number of the next call or submission of an operation: the same for the same one in a repeated attempt."""
         self._calls += 1
-        return self.on_call(capability, params, self._calls)
+        return f"{self._within}{self._calls}"
+
+    @contextmanager
+    def counting_apart(self, name: str) -> Iterator[None]:
+        """Calls in here are not counted with the others: what was recorded is not run again, and must not shift the numbers behind it."""
+        kept = self._calls, self._within
+        self._calls, self._within = 0, f"{self._within}{name}."
+        try:
+            yield
+        finally:
+            self._calls, self._within = kept
 
     def checkpoint(self, value: Any) -> None:
         """Save where this step is, durably. A repeated attempt finds it as `last_checkpoint` and can go on from there."""

@@ -5,6 +5,7 @@ A judge is asked with the arguments the code would get. It never raises: what ca
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -40,6 +41,8 @@ class Judge(Protocol):
 
 def step_judge(fn: Callable[..., Any], parameters: Sequence[str], where: str) -> Judge:
     """`@x.verify`: takes any of the step's own parameters. None says absent, a verdict itself, any other value is the step's result."""
+    if inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None)):  # noqa: B004
+        raise DeclarationError(where=where, problem="its verify is async; it is asked in a plain thread")
     names = tuple(signature_of(fn, where).parameters)
     for name in names:
         if name not in parameters and name != "ctx":

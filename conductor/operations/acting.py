@@ -16,6 +16,7 @@ from conductor.runs.doubt import ABSENT, landed
 from conductor.runs.retry import resume_failed, retry_run
 from conductor.state import OpState, RunState
 from conductor.store import Cancelled
+from conductor.store.reads import RunRecord, read_run
 
 if TYPE_CHECKING:
     from conductor.wiring import Engine
@@ -29,8 +30,12 @@ _OVER = (OpState.COMPLETED, OpState.CANCELLED)
 
 def retry(engine: Engine, operation_id: str, *, health_check: bool | HealthCheck = False, actor: str = "") -> Answer:
     """Replay from the record, without parameters. What waits is due now; what failed begins anew with a fresh budget. With a health check,
-    what the capability needs is asked first: if it is not there, nothing is replayed and no attempt is burnt."""
+    what the capability needs is asked first: if it is not there, nothing is replayed and no attempt is burnt. What a run has called goes on
+    with that run only."""
     place = place_of(engine, operation_id)
+    if place.run.state is RunState.FAILED and (run_id := _caller_that_is_over(engine, place.run)):
+        problem = f"run {run_id}, which called operation {operation_id}, has ended or begun anew; retry the run, which calls it again"
+        raise NotFailed(problem, run_id=run_id, state="over")
     if health_check and (problem := _unhealthy(engine, place, health_check)):
         raise NotHealthy(operation_id=operation_id, problem=problem)
     if place.run.state is RunState.FAILED:
@@ -69,7 +74,8 @@ def cancel(engine: Engine, operation_id: str, *, reason: str = "requested", acto
 
 
 def resolve(engine: Engine, operation_id: str, *, happened: bool, value: Any = None, actor: str = "") -> Answer:
-    """Say whether an effect in doubt happened, and what it gave. The step or operation then goes on from there."""
+    """Say whether an effect in doubt happened, and what it gave. The step or operation then goes on from there; what a run has called, when
+    the run does."""
     place = place_of(engine, operation_id)
     word = landed(_checked(engine, place, f"operation {operation_id}", value)) if happened else ABSENT
     told = engine.store.resolve(place.run.run_id, place.index, place.item, word)
@@ -77,10 +83,22 @@ def resolve(engine: Engine, operation_id: str, *, happened: bool, value: Any = N
         state = place.run.state if place.stand_alone else f"part of a run that is {place.run.state}"
         raise NotInDoubt(what=f"operation {operation_id}", state=state)
     if place.run.state is RunState.FAILED:
-        retry_run(engine, place.run.run_id, actor=actor)
+        if not _caller_that_is_over(engine, place.run):
+            retry_run(engine, place.run.run_id, actor=actor)
     else:
         resume_failed(engine, place.run.run_id, actor=actor)
     return answer_of(engine, operation_id)
+
+
+def _caller_that_is_over(engine: Engine, run: RunRecord) -> str:
+    """The run above that has ended, or lives in another generation than the one that called; empty if all go on."""
+    while run.bound_to:
+        run_id, _, generation = run.bound_to.partition(";")
+        above = read_run(engine.store, run_id)
+        if above is None or above.ended or str(above.generation) != generation:
+            return run_id
+        run = above
+    return ""
 
 
 def _checked(engine: Engine, place: Place, what: str, value: Any) -> str:

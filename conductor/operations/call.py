@@ -7,33 +7,34 @@ worker takes it again or ends it, as its policy says; what this process still ha
 
 from __future__ import annotations
 
-import os
-import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from conductor import codec
 from conductor.declare.capability import Capability, find
-from conductor.declare.context import RUNNING, key_of
+from conductor.declare.context import RUNNING, Ctx
 from conductor.declare.operation import operation_flow
 from conductor.errors import GetInsideStep, OperationFailed, OperationPending
-from conductor.ids import derived_id, partition_of
+from conductor.ids import partition_of
 from conductor.operations import read
 from conductor.operations.answers import Answer, Cancelled, Completed, Failed, QueuedForRetry, Submitted, TimedOut
+from conductor.operations.hands import hands
+from conductor.operations.inside import Asked, in_doubt, look_again_ms, running_step
 from conductor.operations.start import start_operation
-from conductor.records import Attempt, Node, OutcomeKind, QueueReason
-from conductor.runs.execute import Drainer, Performed
+from conductor.records import OutcomeKind, QueueReason
+from conductor.runs.execute import Performed
 from conductor.sessions.current import originating_session
 from conductor.state import OpState
+from conductor.store import Started
 from conductor.store.notices import last_notice, wait_notice
-from conductor.store.reads import read_now, read_run
+from conductor.store.reads import read_input, read_run
 
 if TYPE_CHECKING:
     from conductor.wiring import Engine
 
-__all__ = ["answer_of", "call", "call_in_step", "follow", "submit", "wait_for"]
+__all__ = ["answer_of", "begin", "call", "call_in_step", "follow", "leave", "submit", "wait_for"]
 
 _LOOK_AGAIN = 1.0
 _RETRY_HINT = (
@@ -48,40 +49,82 @@ def submit(
     engine: Engine, capability: Capability[..., Any] | str, params: Any = None, *, session: str = "", key: str = "", queue: str = "",
     priority: int | None = None,
 ) -> Submitted:
-    """Queue a deferred operation and answer at once. It has one attempt; a lost worker does not count as one."""
+    """Queue a deferred operation and answer at once. It has one attempt; a lost worker does not count as one. A repeated step finds what it
+    has submitted before; it is not bound to the run, and goes on without it."""
     chosen = _found(capability)
-    payload = chosen.encode(params, limit=engine.payload_limit)
-    told = start_operation(
-        engine, chosen, payload, reason=QueueReason.DEFERRED, session=session or originating_session(), key=key, queue=queue,
-        priority=priority)
-    return Submitted(operation_id=told.run_id, queue_reason=QueueReason.DEFERRED.value, hint=_SUBMIT_HINT.format(told.run_id))
+    payload, who = chosen.encode(params, limit=engine.payload_limit), session or originating_session()
+    inside = None if key else running_step()
+    asked = None if inside is None else Asked.next(inside, chosen.name, payload, who)
+    operation_id = "" if asked is None else asked.operation_id
+    if asked is None or not _was_submitted(asked):
+        told = start_operation(
+            engine, chosen, payload, reason=QueueReason.DEFERRED, session=who, key=key, op_id=operation_id, queue=queue, priority=priority)
+        operation_id = told.run_id
+        if asked is not None:
+            _keep_submitted(engine, asked, told, payload)
+    return Submitted(operation_id=operation_id, queue_reason=QueueReason.DEFERRED.value, hint=_SUBMIT_HINT.format(operation_id))
+
+
+def _was_submitted(asked: Asked) -> bool:
+    known = asked.known()
+    if known is not None and not asked.is_same(known):
+        raise asked.changed()
+    return known is not None
+
+
+def _keep_submitted(engine: Engine, asked: Asked, told: Started, payload: str) -> None:
+    before = read_input(engine.store, told.run_id) if told.word == "EXISTS" else None  # an attempt that died before it could remember
+    if before is not None and codec.fingerprint(before) != codec.fingerprint(payload):
+        raise asked.changed()
+    asked.keep_asked()
 
 
 def call(
     engine: Engine, capability: Capability[..., Any] | str, params: Any = None, *, session: str = "", key: str = "",
-    timeout: float | None = None, remote: bool = False, op_id: str = "", bound_to: str = "",
+    timeout: float | None = None, remote: bool = False,
 ) -> Answer:
-    """Run a capability now: in this process, or with `remote` on a worker, waiting up to `timeout` seconds for its end."""
+    """Run a capability now: in this process, or with `remote` on a worker, waiting up to `timeout` seconds for its end. Inside a step it is
+    bound to the run, and a repeated step finds it again; nobody waits there."""
+    chosen, inside = _found(capability), running_step()
+    if remote and (held_by := RUNNING.get()) is not None:
+        raise GetInsideStep(run_id=f"of capability {chosen.name}", inside=held_by.run_id)
+    payload, who = chosen.encode(params, limit=engine.payload_limit), session or originating_session()
+    if inside is not None and not key:
+        return _call_inside(engine, chosen, Asked.next(inside, chosen.name, payload, who), payload, who)
+    if remote or chosen.options.limit is not None:  # under a limit nothing is claimed with its start: a worker that has a permit runs it
+        told = start_operation(engine, chosen, payload, reason=QueueReason.RETRY, session=who, key=key)
+        if inside is not None:
+            return answer_of(engine, told.run_id)
+        answer = wait_for(engine, told.run_id, timeout)
+        if isinstance(answer, TimedOut):
+            leave(engine, told.run_id)
+        return answer
+    with hands(engine) as made:
+        told = start_operation(engine, chosen, payload, reason=QueueReason.RETRY, session=who, key=key, tag=made.tag)
+        if told.held is None:  # the key has been here before
+            return answer_of(engine, told.run_id)
+        performed = made.perform(told.held, operation_flow(chosen).graph_for(QueueReason.RETRY))
+    return _answer(engine, told.run_id, performed)
+
+
+def begin(engine: Engine, capability: Capability[..., Any] | str, params: Any = None, *, session: str = "", key: str = "") -> str:
+    """Call on a worker, and do not wait: whoever begins asks for the answer by `wait_for`, and says so if he stops (`leave`)."""
     chosen = _found(capability)
     payload = chosen.encode(params, limit=engine.payload_limit)
-    asked = session or originating_session()
-    if remote or chosen.options.limit is not None:  # under a limit nothing is claimed with its start: a worker that has a permit runs it
-        told = start_operation(engine, chosen, payload, reason=QueueReason.RETRY, session=asked, key=key, op_id=op_id, bound_to=bound_to)
-        return wait_for(engine, told.run_id, timeout)
-    with _hands(engine) as hands:
-        told = start_operation(
-            engine, chosen, payload, reason=QueueReason.RETRY, session=asked, key=key, op_id=op_id, bound_to=bound_to, tag=hands.tag)
-        if told.held is None:  # the key, or the id, has been here before
-            return answer_of(engine, told.run_id)
-        performed = hands.perform(told.held, operation_flow(chosen).graph_for(QueueReason.RETRY))
-    return _answer(engine, chosen, told.run_id, performed)
+    return start_operation(
+        engine, chosen, payload, reason=QueueReason.RETRY, session=session or originating_session(), key=key).run_id
+
+
+def leave(engine: Engine, operation_id: str) -> None:
+    """Nobody waits for the answer of this call any more: the session finds its end in its inbox, whatever it is."""
+    engine.store.leave_call(operation_id)
 
 
 def _found(capability: Capability[..., Any] | str) -> Capability[..., Any]:
     return find(capability) if isinstance(capability, str) else capability
 
 
-def _answer(engine: Engine, capability: Capability[..., Any], operation_id: str, performed: Performed) -> Answer:
+def _answer(engine: Engine, operation_id: str, performed: Performed) -> Answer:
     """The answer from what this process saw, if the store took it; else from the record."""
     outcome = performed.outcome
     if performed.word != "OK" or outcome.kind is not OutcomeKind.COMPLETED:
@@ -144,53 +187,57 @@ def follow(engine: Engine, operation_id: str, timeout: float | None = None) -> A
 # From inside a step.
 
 
-def call_in_step(engine: Engine, held: Attempt, node: Node, name: str, params: Mapping[str, Any], ordinal: int) -> Any:
+def call_in_step(engine: Engine, ctx: Ctx, name: str, params: Mapping[str, Any]) -> Any:
     """`ctx.call`: an operation bound to the run, found again by a repeated attempt. Its result, or the error it ended with."""
-    key = key_of(held.run_id, node.name, held.item)
-    operation_id = _operation_of(engine, held, f"{key}\0{name}\0{ordinal}")
-    answer = call(engine, name, params, session=held.session, op_id=operation_id, bound_to=f"{held.run_id};{held.generation}")
+    chosen = _found(name)
+    payload, session = chosen.encode(params, limit=engine.payload_limit), ctx.session
+    answer = _call_inside(engine, chosen, Asked.next(ctx, chosen.name, payload, session), payload, session)
     if isinstance(answer, Completed):
         return answer.result
     if isinstance(answer, (QueuedForRetry, Submitted, TimedOut)):
         due = answer.retry_at if isinstance(answer, QueuedForRetry) else 0
-        delay = max(200, due - read_now(engine.store) + 200)
-        raise OperationPending(operation_id=operation_id, capability=name, delay_ms=delay)
+        delay = look_again_ms(engine, answer.operation_id, due)
+        raise OperationPending(operation_id=answer.operation_id, capability=name, delay_ms=delay)
     error = getattr(answer, "error", None) or getattr(answer, "reason", None) or answer.status
-    raise OperationFailed(operation_id=operation_id, capability=name, state=answer.status, error=error)
+    raise OperationFailed(operation_id=answer.operation_id, capability=name, state=answer.status, error=error)
 
 
-def _operation_of(engine: Engine, held: Attempt, text: str) -> str:
-    """One id for all generations, unless an earlier generation's operation ended without success: a retried run tries anew."""
-    stamp, partition = int(held.run_id.replace("-", "")[:12], 16), partition_of(held.run_id)
-    chosen = ""
-    for generation in range(1, held.generation + 1):
-        chosen = derived_id(text if generation == 1 else f"{text}\0{generation}", stamp, partition)
-        run = read_run(engine.store, chosen)
-        if run is not None and run.state == "completed":
-            return chosen
-    return chosen
+def _call_inside(engine: Engine, chosen: Capability[..., Any], asked: Asked, payload: str, session: str) -> Answer:
+    known = asked.known()
+    if known is not None and (recorded := asked.answer()) is not None:
+        if not asked.is_same(known):
+            raise asked.changed()
+        return _completed(asked.operation_id, codec.decode(recorded))
+    with hands(engine) as made:
+        tag = "" if chosen.options.limit is not None else made.tag  # under a limit a worker that has a permit runs it
+        told = _begun(engine, chosen, asked, known, payload, session, tag)
+        if told.held is None:
+            answer = answer_of(engine, told.run_id)
+        else:
+            performed = made.perform(told.held, operation_flow(chosen).graph_for(QueueReason.RETRY))
+            answer = _answer(engine, told.run_id, performed)
+    if isinstance(answer, Completed):
+        asked.keep_answer(answer.result, engine.payload_limit)
+    elif isinstance(answer, (Failed, Cancelled)) and not in_doubt(engine, told.run_id):
+        asked.keep_asked(over=True)
+    return answer
 
 
-# The hands of a calling thread.
-
-
-class _Hands(threading.local):
-    """Idle drainers of this thread: a call inside a call needs a second pair."""
-
-    pid: int = 0
-    engine: Engine | None = None
-    idle: list[Drainer]
-
-
-_mine = _Hands()
-
-
-@contextmanager
-def _hands(engine: Engine) -> Iterator[Drainer]:
-    if _mine.pid != os.getpid() or _mine.engine is not engine:
-        _mine.pid, _mine.engine, _mine.idle = os.getpid(), engine, []
-    hands = _mine.idle.pop() if _mine.idle else Drainer(engine, worker_name=f"caller@{os.getpid()}", may_stop_process=False)
-    try:
-        yield hands
-    finally:
-        _mine.idle.append(hands)
+def _begun(
+    engine: Engine, chosen: Capability[..., Any], asked: Asked, known: Mapping[str, Any] | None, payload: str, session: str, tag: str,
+) -> Started:
+    """Made, found again, or begun anew for another life of the run."""
+    if known is not None:
+        same, graph = asked.is_same(known), operation_flow(chosen).graph_for(QueueReason.RETRY)
+        told = engine.store.renew(asked.operation_id, asked.bond, graph=graph.hash, input=payload, same=same, tag=tag)
+        if not same and (told.word in ("CHANGED", "EXISTS") or (told.word == "UNKNOWN" and not known.get("over"))):
+            raise asked.changed()
+        if told.word in ("OK", "EXISTS"):
+            engine.poke(told.pokes)
+            held = told.held
+            return told if held is None else replace(told, held=replace(held, input=payload, session=session))
+    # That it was asked for stands there, and its record is gone: nobody knows what it has done.
+    doubtful = known is not None and not known.get("over")
+    return start_operation(
+        engine, chosen, payload, reason=QueueReason.RETRY, session=session, op_id=asked.operation_id, bound_to=asked.bond, tag=tag,
+        doubtful=doubtful)

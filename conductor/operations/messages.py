@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from conductor.declare.capability import find
-from conductor.errors import UnknownOperation
+from conductor.errors import UnknownOperation, ValueTooLarge
 from conductor.ids import derived_id, home_of_name
 from conductor.operations.built_in import NOTIFY, surfaces_of
 from conductor.operations.read import Operation
@@ -32,6 +32,10 @@ _ENDS = {OpState.COMPLETED: "success", OpState.EXHAUSTED: "exhausted", OpState.F
 _BATCH = 100
 _LAST = 9  # of the priorities 0 to 9
 
+_REMEMBERED = 1000
+
+_complained: set[str] = set()  # entries of outboxes that this process has complained about
+
 logger = logging.getLogger(__name__)
 
 
@@ -47,12 +51,22 @@ def relay(engine: Engine, partition: int) -> Iterator[str]:
         operation_id, _, generation = member.partition(";")
         try:
             told = _tell(engine, operation_id, int(generation or 1))
-        except Exception:
-            logger.exception("the end of operation %s could not be told; it is tried again", operation_id)
+        except Exception as error:
+            _complain(member, operation_id, error)
             engine.store.tell_later(partition, member)  # behind the others: a hundred that cannot be told must not hide the rest
             continue
         engine.store.told(partition, member)
+        _complained.discard(member)
         yield f"{operation_id} {told or 'nobody to tell'}"
+
+
+def _complain(member: str, operation_id: str, error: Exception) -> None:
+    """Loudly once: a sweep comes back to it every few seconds."""
+    level = logging.DEBUG if member in _complained else logging.ERROR
+    if len(_complained) >= _REMEMBERED:
+        _complained.clear()
+    _complained.add(member)
+    logger.log(level, "the end of operation %s could not be told; it is tried again until it is", operation_id, exc_info=error)
 
 
 def _tell(engine: Engine, operation_id: str, generation: int) -> str:
@@ -68,13 +82,26 @@ def _tell(engine: Engine, operation_id: str, generation: int) -> str:
         return ""  # a retry has opened a new life; its own end will be told
     message_id, body = f"{operation_id}:{generation}:{kind}", _body(found)
     if found.originating_session_id:
-        inbox.deliver(
-            engine.store, found.originating_session_id, id=message_id, kind=kind, operation_id=operation_id, body=body,
-            limit=2 * engine.settings.max_payload_bytes)
+        _deliver(engine, found, message_id, kind, body)
     if kind == "retry_exhausted" and found.capability != NOTIFY:
         _notify(engine, message_id, {
             "id": message_id, "kind": kind, "operation_id": operation_id, "at": found.ended_at or 0, "body": body | {"result": None}})
     return kind
+
+
+def _deliver(engine: Engine, found: Operation, message_id: str, kind: str, body: dict[str, Any]) -> None:
+    """A result that is too large or too deep for a message (it may be in the blob store) stays where it is, and the message says where."""
+    def put(body: Mapping[str, Any]) -> None:
+        inbox.deliver(
+            engine.store, found.originating_session_id, id=message_id, kind=kind, operation_id=found.operation_id, body=body,
+            limit=2 * engine.settings.max_payload_bytes)
+
+    try:
+        put(body)
+    except ValueTooLarge as large:
+        if body.get("result") is None:
+            raise
+        put(body | {"result": None, "result_left_out": f"{large}; it is kept with the operation: conductor ops show {found.operation_id}"})
 
 
 def _tell_of_run(engine: Engine, run: RunRecord, generation: int) -> str:

@@ -22,7 +22,7 @@ __all__ = ["start_operation"]
 def start_operation(
     engine: Engine, capability: Capability[..., Any], payload: str, *, reason: QueueReason | str, session: str = "", key: str = "",
     op_id: str = "", bound_to: str = "", queue: str = "", priority: int | None = None, delay_ms: int = 0, start_at_ms: int = 0,
-    tag: str = "",
+    tag: str = "", doubtful: bool = False,
 ) -> Started:
     """Write the operation. The same id, or the same key with the same parameters and session, is the same operation. With a `tag` the
     caller claims it in the same script."""
@@ -38,7 +38,7 @@ def start_operation(
             queue_reason=why.value, bound_to=bound_to,
             retain_completed_ms=int(settings.retention_completed_seconds * 1000),
             retain_failed_ms=int(settings.retention_failed_seconds * 1000), key_retention_ms=int(settings.key_retention_days * 86_400_000),
-            limit_keys=keys,
+            limit_keys=keys, doubtful=doubtful,
         ),
         flow.graph_for(why), tag=tag)
     if told.word == "CONFLICT":

@@ -23,7 +23,7 @@ from conductor.plan import Failure, after_failure
 from conductor.records import Attempt, FailurePolicy, Graph, Node, NodeKind, Outcome, OutcomeKind
 from conductor.runs.asking import asked_within
 from conductor.runs.children import ENDED, Children
-from conductor.runs.doubt import Doubt
+from conductor.runs.doubt import OVER, Doubt
 from conductor.runs.failures import failures
 from conductor.runs.gate import Gate
 from conductor.runs.inputs import CHUNK, INLINE_CHARS, INLINE_ITEMS, Inputs, Value, staged_ref
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Attempts", "Watching"]
 
-Call = Callable[[Attempt, Node, str, Mapping[str, Any], int], Any]
+Call = Callable[[Ctx, str, Mapping[str, Any]], Any]
 """Runs a capability for a step that called it."""
 
 _REASONS: dict[type[BaseException], str] = {BadResult: "bad_result", WhenFailed: "when_failed"}
@@ -132,7 +132,7 @@ class Attempts:
         except StepTimeout:
             raise  # said by whoever measured it, who knows step, run and seconds
         except OperationPending as waiting:
-            # Not a failure of this step: an operation it called is queued, and the step looks again when that is due.
+            # Not a failure of this step: an operation it called has not ended, and the step looks again when it has.
             return Outcome(held, OutcomeKind.RETRY, reason="operation_pending", delay_ms=waiting.delay_ms, ran_ms=_ms_since(began))
         except (Exception, SystemExit) as error:
             _unless_meant_for_the_process(error)
@@ -151,7 +151,8 @@ class Attempts:
             return self.failed(held, node, error, outcome.ran_ms)
 
     def timed_out(self, held: Attempt, graph: Graph, sent: Sequence[str | None] | None, seconds: float) -> Outcome:
-        """It ran too long, and may have taken effect. `sent` is None where nobody can be asked now."""
+        """It ran too long, and may have taken effect. `sent` is None where nobody can be asked now: if it was the last attempt, another one
+        asks, and does no more."""
         node = graph.nodes[held.index]
         code, ran_ms = self._codes[node.signature], int(seconds * 1000)
         error = StepTimeout(step=node.name, run_id=held.run_id, seconds=round(seconds, 1))
@@ -161,7 +162,11 @@ class Attempts:
             asked = sent
             settled = self.doubt.after(
                 held, node, code, error, lambda: self._ask(held, code, ctx, self._fed(held, graph, node, asked)), ran_ms)
-        return settled or self.failed(held, node, error, ran_ms)
+        outcome = settled or self.failed(held, node, error, ran_ms)
+        if sent is None and code.guarded and outcome.kind is OutcomeKind.FAILED:
+            told = json.dumps(json.loads(outcome.error) | {OVER: outcome.reason})
+            return replace(outcome, kind=OutcomeKind.RETRY, reason="unasked", delay_ms=0, doubt=True, error=told)
+        return outcome
 
     def _fed(self, held: Attempt, graph: Graph, node: Node, sent: Sequence[str | None]) -> tuple[Any, ...]:
         """What the code's arguments are made from."""
@@ -204,7 +209,7 @@ class Attempts:
         return Ctx(
             key=key_of(held.run_id, node.name, held.item), run_id=held.run_id, workflow=held.workflow, step=node.name, item=held.item,
             attempt=held.attempt, session=held.session, deadline=deadline,
-            repeated=held.attempt > 1 or not {"1", "d"}.isdisjoint(held.flags.partition("w")[0]),
+            repeated=held.attempt > 1 or not {"1", "d", "o"}.isdisjoint(held.flags.partition("w")[0]),
             is_cancelled=lambda: self._watching.is_cancelled(held), is_stopping=self._watching.is_stopping,
             on_progress=lambda done, total, note: self._note(
                 held, node, "live", json.dumps({"done": done, "total": total, "note": note, "at": int(time.time() * 1000)})),
@@ -213,7 +218,7 @@ class Attempts:
             load_origin=lambda: self.inputs.origin(held.run_id),
             load_once=lambda name: self._store.once_of(held, name),
             save_once=lambda name, payload: self._note(held, node, "once", payload, name),
-            on_call=lambda name, params, ordinal: self._call(held, node, name, params, ordinal),
+            on_call=self._call, held=held,
         )
 
     def _note(self, held: Attempt, node: Node, kind: str, text: str, name: str = "") -> None:
@@ -253,7 +258,7 @@ class Attempts:
         # An effect that was found absent, or may be repeated, is queued again, whatever its error is called.
         kind = "transient" if doubt and not isinstance(error, StepTimeout) else classify_error(error)
         names = tuple(f"{cls.__module__}.{cls.__qualname__}" for cls in type(error).__mro__)
-        failure = Failure(kind, names, held.attempt, self._age(held), timed_out=isinstance(error, StepTimeout))
+        failure = Failure(kind, names, held.attempt, self._age(held, ran_ms), timed_out=isinstance(error, StepTimeout))
         decision = after_failure(node.retry, failure, random.random())
         text = self._told(held, error, kind, ran_ms)
         after = retry_after_ms(error)
@@ -265,19 +270,20 @@ class Attempts:
         return Outcome(held, OutcomeKind.FAILED, reason=reason, policy=node.policy, error=text, ran_ms=ran_ms, doubt=doubt,
                        retry_after_ms=after)
 
-    def _age(self, held: Attempt) -> int:
-        """Time since the first attempt failed, on the store's clock; 0 for the first."""
+    def _age(self, held: Attempt, ran_ms: int) -> int:
+        """Time from the failure of the first attempt to this one's, on the store's clock; 0 for the first."""
         if held.attempt <= 1:
             return 0
         place = str(held.index) if held.item is None else f"{held.index}:{held.item}"
         first = self._store.values(self._store.keys.run(held.run_id, "err"), [error_name(place, 1, held.generation)])[0]
-        return held.at - int(json.loads(first)["at"]) if first else 0
+        return held.at + ran_ms - int(json.loads(first)["at"]) if first else 0
 
     def _told(self, held: Attempt, error: BaseException, kind: str, ran_ms: int) -> str:
-        trace = "".join(traceback.format_exception(error))
+        # Redacted before it is cut: a cut may leave half a secret that no longer looks like one.
+        trace = redact("".join(traceback.format_exception(error)))
         return json.dumps({
             "type": f"{type(error).__module__}.{type(error).__qualname__}", "message": redact(str(error))[:_MESSAGE], "kind": kind,
-            "traceback": redact(trace[-_TRACEBACK:]), "worker": self._worker, "waited_ms": held.waited_ms, "ran_ms": ran_ms, "at": held.at,
+            "traceback": trace[-_TRACEBACK:], "worker": self._worker, "waited_ms": held.waited_ms, "ran_ms": ran_ms, "at": held.at + ran_ms,
         })
 
     def _poison(self, held: Attempt) -> str:

@@ -1,13 +1,15 @@
 """The one place that is asked before code which may already have taken effect is run again, whoever brings the repeat about: the first
 call, a retry, a sweep after a lost worker, a person.
 
-Authority: the flag `d` on the record says that an earlier attempt is in doubt; only the holder of a fence looks at it, so no two processes
-verify and repeat at once. Trust: a verdict is worth as much as its verifier; what cannot be judged is never taken for success and never
-blindly repeated. A person's word (`conductor resolve`) is used once and then struck out, before the code runs.
+Authority: the flag `d` on the record says that an earlier attempt is in doubt, `o` that its code has run in an earlier life, or up to a
+call it waited for; only the holder of a fence looks at it, so no two processes verify and repeat at once. Trust: a verdict is worth as much
+as its verifier; what cannot be judged is never taken for success and never blindly repeated. A person's word (`conductor resolve`) is used
+once and then struck out, before the code runs.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -20,9 +22,11 @@ from conductor.declare.operation import capability_of
 from conductor.errors import BadResult, EffectInDoubt, OutcomeUnknown
 from conductor.records import Attempt, FailurePolicy, Node, Outcome, OutcomeKind
 from conductor.store import Store
+from conductor.store.reads import error_name
 
-__all__ = ["ABSENT", "RESOLVED", "Doubt", "landed"]
+__all__ = ["ABSENT", "OVER", "RESOLVED", "Doubt", "landed"]
 
+OVER = "over"  # in a kept error: why there was to be no further attempt
 RESOLVED = "?"  # under which name a person's word is kept
 ABSENT = "absent"
 _WARNING = "the call did not report success, but every declared effect was found in place; it was not repeated"
@@ -45,22 +49,36 @@ class Doubt:
 
     def before(self, held: Attempt, node: Node, code: Code, ask: Ask) -> Outcome | None:
         """Asked before a repeat. An outcome ends the attempt without running the code; None lets it run."""
-        doubtful = "d" in held.flags
-        if not code.guarded or not (doubtful or held.attempt > 1):
+        flags = held.flags.partition("w")[0]
+        doubtful = "d" in flags
+        if not code.guarded or not (doubtful or "o" in flags or held.attempt > 1):
             return None
         if doubtful and (word := self.store.once_of(held, RESOLVED)):
             return self._resolved(held, word)
-        if doubtful and code.capability is not None and code.capability.options.retry == "none" and not code.idempotent:
-            unknown = OutcomeUnknown(what=held.ref)
-            return Outcome(
-                held, OutcomeKind.FAILED, reason="outcome_unknown", policy=node.policy, doubt=True,
-                error=self.tell(held, unknown, "outcome_unknown", 0))
+        over = self._over(held) if doubtful else ""
         judged = ask()
+        unknown = judged.verdict is Verdict.INDETERMINATE
         if judged.verdict is Verdict.VERIFIED:
             return self._verified(held, node, code, judged)
-        if judged.verdict is Verdict.INDETERMINATE and doubtful and not _may_repeat(code):
+        if over and not (unknown and not _may_repeat(code)):
+            return Outcome(held, OutcomeKind.FAILED, reason=over, policy=node.policy, doubt=unknown)
+        # What its policy does not repeat is repeated only for a person who has retried it, and only if it is known not to have happened.
+        retried = "o" in flags and "1" not in flags
+        if doubtful and not over and _is_never_repeated(code) and (unknown or not retried):
+            lost = OutcomeUnknown(what=held.ref)
+            return Outcome(
+                held, OutcomeKind.FAILED, reason="outcome_unknown", policy=node.policy, doubt=True,
+                error=self.tell(held, lost, "outcome_unknown", 0))
+        if unknown and doubtful and not _may_repeat(code):
             return self.unjudged(held, node, judged.reason, 0)
         return None
+
+    def _over(self, held: Attempt) -> str:
+        """Why there was to be no attempt after one that nobody could be asked about, so that this one only asks; empty if there was."""
+        place = str(held.index) if held.item is None else f"{held.index}:{held.item}"
+        name = error_name(place, held.attempt, held.generation)
+        kept = self.store.values(self.store.keys.run(held.run_id, "err"), [name])[0]
+        return str(json.loads(kept).get(OVER, "")) if kept else ""
 
     def after(self, held: Attempt, node: Node, code: Code, error: BaseException, ask: Ask, ran_ms: int) -> Outcome | None:
         """Asked when an attempt has ended in doubt. An outcome settles it; None leaves it to the retry policy, flagged."""
@@ -106,6 +124,10 @@ class Doubt:
         return Outcome(
             held, OutcomeKind.FAILED, reason="effect_in_doubt", policy=node.policy if operation else FailurePolicy.PAUSE, doubt=True,
             error=self.tell(held, error, "effect_in_doubt", ran_ms), ran_ms=ran_ms)
+
+
+def _is_never_repeated(code: Code) -> bool:
+    return code.capability is not None and code.capability.options.retry == "none" and not code.idempotent
 
 
 def _may_repeat(code: Code) -> bool:

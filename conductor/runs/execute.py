@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from conductor import failpoints
 from conductor.declare.code import Code
+from conductor.declare.context import RUNNING
 from conductor.declare.operation import operation_flow
 from conductor.errors import StepTimeout
 from conductor.ids import partition_of
@@ -160,7 +161,9 @@ class Drainer:
         return self._tag
 
     def perform(self, held: Attempt, graph: Graph) -> Performed:
-        """Run one attempt that the caller holds already, and commit it: a call in the caller's own process."""
+        """Run one attempt that the caller holds already, and commit it: a call in the caller's own process. What these hands could not tell
+        before (the store was away) is told first, so that the answer is to this attempt."""
+        self._settle_leftovers()
         partition = partition_of(held.run_id)
         self._attempts.inputs.know(graph)
         if graph.nodes[held.index].signature not in self._codes:
@@ -176,6 +179,10 @@ class Drainer:
             self._pulse.rest()
         self._engine.poke(batch.pokes)
         return Performed(outcome, batch.answers[0] if batch.answers else "LOST", self._attempts.gate.recovered)
+
+    def end(self) -> None:
+        """These hands are not used any more."""
+        self._pulse.end()
 
     def _settle_leftovers(self) -> None:
         """A drain before this one ended early: what it had finished is told now, what it had not begun goes back, in its own partition."""
@@ -269,6 +276,9 @@ class Drainer:
             outcome = self._attempts.run(held, graph, sent)
             self._holding.end_body()
         except StepTimeout:
+            if RUNNING.get() is not None and not self._holding.raised_at:  # the time that is over is that of the step which made this call
+                self._abandon(held)
+                raise
             self._holding.end_body()
             outcome = self._attempts.timed_out(held, graph, sent, time.monotonic() - began)
         took = time.monotonic() - began
@@ -277,6 +287,12 @@ class Drainer:
         self._holding.finish(outcome, graph.following[held.index])
         self._tell(_SAYS.get(outcome.kind, ""), held, graph, outcome)
         return outcome
+
+    def _abandon(self, held: Attempt) -> None:
+        """It was interrupted in the middle, and burns no attempt: a worker takes it up, and asks first what it has done."""
+        self._holding.end_body()
+        self._holding.finish(Outcome(held, OutcomeKind.GIVEN_BACK, reason="caller_timed_out", doubt=True), "")
+        self._engine.poke(self._commit(partition_of(held.run_id), 0).pokes)
 
     def _timed_out(self, held: Attempt, seconds: float) -> tuple[Outcome, str]:
         """Said by the pulse, while the body does not listen: nothing is asked here, the repeat will."""

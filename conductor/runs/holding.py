@@ -153,7 +153,7 @@ class Pulse:
         self._store, self._holding, self._want = store, holding, want
         self._every = heartbeat_seconds
         self._give_up_after, self._on_timeout = give_up_after, on_timeout
-        self._awake = threading.Event()
+        self._awake, self._over = threading.Event(), False
         self._beat_at = 0.0
         self._resting = True
         threading.Thread(target=self._run, name="conductor-pulse", daemon=True).start()
@@ -176,9 +176,12 @@ class Pulse:
         if not self._resting:  # woken at this very moment
             self._awake.set()
 
+    def end(self) -> None:
+        self._over = True
+        self._awake.set()
+
     def _run(self) -> None:
-        while True:
-            self._awake.wait()
+        while self._awake.wait() and not self._over:
             time.sleep(TICK)
             try:
                 self._tick(time.monotonic())

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from conductor.errors import Conflict, LaneFull, NotFailed, Superseded, UnknownRun, WasUndone
-from conductor.records import Graph, NodeKind
+from conductor.records import Graph, Node, NodeKind
 from conductor.runs.parking import run_or_stub
 from conductor.runs.returning import returned
 from conductor.state import RunState, StepState
@@ -62,13 +62,18 @@ def plan_reopening(graph: Graph, steps: Mapping[int, StepRecord]) -> Plan:
             if steps[node.index].state is not StepState.PENDING:
                 reset[node.index] = "P;0;"
         elif node.index not in kept:
-            flags = steps[node.index].flags.partition("w")[0]
-            # An effect stays in doubt, and what a signal or an agent gave is not asked for again; a child that failed is.
-            stays = "d" if node.kind is NodeKind.CALL else "dv"
-            reset[node.index] = _fresh(node.parents, kept) + "".join(flag for flag in stays if flag in flags)
+            reset[node.index] = _fresh(node.parents, kept) + _remembered(node, steps[node.index])
     eaches = tuple(index for index in reset if graph.nodes[index].kind is NodeKind.EACH)
     was = {index: "" if _untouched(record, steps[index]) else steps[index].state.letter for index, record in reset.items()}
     return Plan(reset, was, eaches, len(graph.steps) - len(kept))
+
+
+def _remembered(node: Node, step: StepRecord) -> str:
+    """An effect stays in doubt, and so does one whose attempt nobody will hear any more; code that has run is asked about before it runs
+    again; what a signal or an agent gave is not asked for again, but a child that failed is."""
+    flags = step.flags.partition("w")[0]
+    doubt, ran = "d" in flags or step.state is StepState.RUNNING, "o" in flags or step.attempt > 0
+    return "d" * doubt + "v" * ("v" in flags and node.kind is not NodeKind.CALL) + "o" * ran
 
 
 def _untouched(record: str, step: StepRecord) -> bool:

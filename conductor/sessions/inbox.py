@@ -25,9 +25,9 @@ _KIND = re.compile(r"[a-z][a-z0-9_]{0,63}\Z")
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message. `kind` is a word such as `retry_success`, `retry_exhausted`, `retry_failed`, `deferred_success`, `deferred_failed`,
-    `scheduled_success`, `scheduled_failed` or `run_cancelled` (then `operation_id` is the run's); `at` is in ms of the store's clock;
-    `cursor` is where a reader goes on."""
+    """One message. `kind` is a word such as `retry_success`, `retry_exhausted`, `retry_failed`, `deferred_success`,
+    `deferred_exhausted`, `deferred_failed`, `scheduled_success`, `scheduled_failed` or `run_cancelled` (then `operation_id` is the run's);
+    `at` is in ms of the store's clock; `cursor` is where a reader goes on."""
 
     id: str
     kind: str

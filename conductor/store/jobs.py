@@ -11,8 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from conductor.ids import home_of_name
+from conductor.ids import home_of_name, partition_of
 from conductor.store.door import Door
+from conductor.store.stubs import parse_stub
 
 __all__ = ["FIRED", "MISSED", "SKIPPED", "JobRecord", "JobVerbs", "Tick"]
 
@@ -133,9 +134,16 @@ class JobVerbs(Door):
         return [bool(int(found)) for found in self._command("read", looks)] if looks else []
 
     def states_of(self, run_ids: Sequence[str]) -> list[str]:
-        """The states of runs and operations, empty for one that is not there, in one round trip."""
-        looks = [("HGET", self.keys.run(run_id), "st") for run_id in run_ids]
-        return [found or "" for found in self._command("read", looks)] if looks else []
+        """The states of runs and operations, parked ones too, empty for one that is not there, in one round trip. The runs are looked for
+        before and after the stubs: one that is parked, or woken, meanwhile is seen in one of the three looks."""
+        here = [("HGET", self.keys.run(run_id), "st") for run_id in run_ids]
+        parked = [("HGET", self.keys.of(partition_of(run_id), "parked"), run_id) for run_id in run_ids]
+        found = self._command("read", [*here, *parked, *here]) if here else []
+        first, stubs, last = (found[at * len(run_ids) : (at + 1) * len(run_ids)] for at in range(3))
+        return [
+            after or before or (parse_stub(run_id, stub).state.value if stub else "")
+            for run_id, before, stub, after in zip(run_ids, first, stubs, last, strict=True)
+        ]
 
     def _records(self, found: Sequence[tuple[int, str]], *, payloads: bool = False, ticks: bool = False) -> list[JobRecord]:
         """The records of these, without those that were dropped since."""

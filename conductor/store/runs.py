@@ -53,7 +53,7 @@ class RunVerbs(Door):
         partition, graph = partition_of(run.run_id), self._leased(graph)
         first = graph.roots if roots is None else roots
         ended = sum(1 for record, _ in kept.values() if record[0] in "CZ")
-        named = ",".join(f"{index}s" if index in skipped else str(index) for index in first)
+        named = ",".join(f"{index}{'s' if index in skipped else 'd' if run.doubtful else ''}" for index in first)
         args = self._start_args(run, graph, named, len(graph.steps) - ended)
         args += [run.queue_reason, run.bound_to, run.idle_timeout_ms or "", tag]
         args += [run.lane.name, run.lane.text, run.lane_key] if run.lane else ["", "", ""]
@@ -131,6 +131,21 @@ class RunVerbs(Door):
             told, state, queues = self._call("reopen_items", partition, run_id, self.pages)
             pokes += self._pokes(partition, queues)
         return Moved("OK" if word == "MORE" else word, state, pokes)
+
+    def renew(self, run_id: str, bond: str, *, graph: str, input: str, same: bool, tag: str = "") -> Started:
+        """Begin an operation anew for the next life of the run that called it: OK, EXISTS (it has completed, or is of this life), CHANGED
+        (not the `same` is asked for, and an earlier attempt is in doubt), RUN_ENDED, UNKNOWN. With a `tag` it is claimed, if it is on this
+        `graph`."""
+        partition = partition_of(run_id)
+        stored = self.offloaded(run_id, "input", input)
+        word, queues, claim = self._call_bare("renew", partition, run_id, bond, graph, stored, int(same), tag)
+        held = parse_claim([claim]) if claim else None
+        return Started(word, run_id, self._pokes(partition, queues), "", held)
+
+    def leave_call(self, run_id: str) -> str:
+        """Whoever waited for a call has stopped waiting, so that its end is told to the session: OK, ENDED or UNKNOWN."""
+        word: str = self._call_bare("leave_call", partition_of(run_id), run_id)[0]
+        return word
 
     def hasten(self, run_id: str, index: int, item: int | None = None) -> str:
         """A retry that waits for its time is due now: OK, NOT_WAITING or UNKNOWN."""

@@ -58,9 +58,11 @@ def load(name: str) -> Script:
     body = (_LUA / f"{name}.lua").read_text()
     header = dict(_HEADER.findall(body))
     args = tuple(header["args"].split())
-    parts = [_states(), f"local {', '.join(args)} = {', '.join(f'ARGV[{i}]' for i in range(1, len(args) + 1))}"]
+    parts = [f"local {', '.join(args)} = {', '.join(f'ARGV[{i}]' for i in range(1, len(args) + 1))}"]
     parts += [_fragment(fragment) for fragment in header["use"].split()]
-    plain = "\n".join([*parts, body])
+    text = "\n".join([*parts, body])
+    # Only the names that occur: a script may have two hundred at most.
+    plain = "\n".join([*(line for name, line in _names() if re.search(rf"\b{name}\b", text)), text])
     flags = "" if name in _REFUSED_WHEN_FULL else " flags=allow-oom"
     return Script(name, args, header["result"], f"#!lua{flags}\n{plain}", plain)
 
@@ -71,8 +73,10 @@ def _fragment(name: str) -> str:
 
 
 @cache
-def _states() -> str:
-    steps = [f"local {state.name} = '{state.letter}'" for state in StepState if state is not StepState.CANCELLED]
-    runs = [f"local RUN_{state.name} = '{state}'" for state in RunState]
+def _names() -> tuple[tuple[str, str], ...]:
+    """What scripts call states, and two durations: each name, and the line that declares it."""
     final = ", ".join(f"['{state}'] = true" for state in sorted(terminal(RUN)))
-    return "\n".join([*steps, *runs, f"local TERMINAL = {{{final}}}", f"local NOTICE_MS, ATTENDED_MS = {NOTICE_MS}, {ATTENDED_MS}"])
+    values = {state.name: f"'{state.letter}'" for state in StepState if state is not StepState.CANCELLED}
+    values |= {f"RUN_{state.name}": f"'{state}'" for state in RunState}
+    values |= {"TERMINAL": f"{{{final}}}", "NOTICE_MS": str(NOTICE_MS), "ATTENDED_MS": str(ATTENDED_MS)}
+    return tuple((name, f"local {name} = {value}") for name, value in values.items())

@@ -100,9 +100,9 @@ class SessionVerbs(Door):
         return str(self._call_bare("revoke", home, name, _capability(capability) if capability else "")[0])
 
     def use_grant(self, session: str, capability: str, op_id: str) -> str:
-        """OK or REQUIRED. A once-grant is consumed by the first op that asks, for all its attempts."""
+        """OK or REQUIRED. A once-grant is consumed by the first op that asks, for all its attempts; one for a time passes them all too."""
         home, name = self._home(session)
-        return str(self._call_bare("use_grant", home, name, _capability(capability), check_text(op_id, "op id", _ID))[0])
+        return str(self._call_bare("use_grant", home, name, _capability(capability), check_text(op_id, "op id", _ID), _KEEP_MS)[0])
 
     def inbox(self, session: str, after: str = "", limit: int = 100) -> list[InboxEntry]:
         """Messages that are not acknowledged, oldest first, after the place `after`."""

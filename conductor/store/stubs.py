@@ -10,7 +10,7 @@ from conductor.state import RunState
 from conductor.store.indexes import hash_pages
 from conductor.store.reads import RunRecord, Source
 
-__all__ = ["Stub", "read_stub", "read_stubs", "stub_pages"]
+__all__ = ["Stub", "parse_stub", "read_stub", "read_stubs", "stub_pages"]
 
 _PARTS = 17
 
@@ -46,6 +46,7 @@ class Stub:
 
 
 def parse_stub(run_id: str, line: str) -> Stub:
+    """What a line of `parked` says."""
     n, generation, graph, state, reason, actor, ended, created, idle, waiting, _, _, _, blanket, lane, workflow, key = line.split(
         ";", _PARTS - 1)
     return Stub(

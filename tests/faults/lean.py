@@ -117,6 +117,12 @@ class Lean:
         answer = call.call(self.engine, ops_works.CAPABILITIES[capability], {"n": n}, key=name, session=ops_works.SESSION)
         self.runs[name], self.answers[name] = answer.operation_id, right
 
+    def leave(self, name: str, capability: str, n: int, right: int) -> None:
+        """Call it on a worker, and do not wait for the answer."""
+        self.runs[name] = call.begin(self.engine, ops_works.CAPABILITIES[capability], {"n": n}, key=name, session=ops_works.SESSION)
+        self.answers[name] = right
+        call.leave(self.engine, self.runs[name])
+
     def submit(self, name: str, capability: str, n: int, right: int) -> None:
         told = call.submit(self.engine, ops_works.CAPABILITIES[capability], {"n": n}, key=name, session=ops_works.SESSION)
         self.runs[name], self.answers[name] = told.operation_id, right

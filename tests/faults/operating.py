@@ -8,6 +8,7 @@ from conductor.declare.cadence import Cadence
 from conductor.errors import NotFailed, NotInDoubt
 from conductor.operations import acting, schedules
 from conductor.operations.read import find
+from conductor.runs.retry import retry_run
 from conductor.sessions import consent, inbox
 from conductor.state import OpState
 from tests.support.ops_works import CAPABILITIES, SESSION
@@ -15,7 +16,7 @@ from tests.support.ops_works import CAPABILITIES, SESSION
 if TYPE_CHECKING:
     from tests.faults.lean import Lean
 
-__all__ = ["consented", "operated", "remembered", "scheduled"]
+__all__ = ["called_anew", "consented", "operated", "remembered", "scheduled"]
 
 Right = dict[str, str]
 
@@ -23,6 +24,7 @@ Right = dict[str, str]
 def operated(lean: Lean) -> Right:
     """Called here, deferred, failed and hastened, in doubt and resolved; what is owed to the session is told once."""
     lean.call("called", "faults_pay", 1, 2)
+    lean.leave("left", "faults_pay", 5, 6)
     lean.submit("deferred", "faults_pay", 2, 3)
     lean.call("flaky", "faults_flaky", 3, 4)
     lean.call("doubtful", "faults_doubtful", 4, 99)
@@ -32,7 +34,7 @@ def operated(lean: Lean) -> Right:
     except (NotInDoubt, NotFailed):
         pass  # an earlier process has resolved it
     lean.drive(lambda: _hastened(lean), "what waits for a retry is due")
-    names = ("called", "deferred", "flaky", "doubtful")
+    names = ("called", "deferred", "flaky", "doubtful", "left")
     lean.drive(lean.ended(*names), "all end")
     lean.drive(lambda: _told(lean), "every end is told")
     for message in inbox.read(lean.engine.store, SESSION):
@@ -51,13 +53,13 @@ def _hastened(lean: Lean) -> bool:
 
 
 def _told(lean: Lean) -> bool:
-    """Deferred and retried operations owe their session a message; the one that was called owes one only if its caller was lost."""
+    """Deferred and retried operations owe their session a message, and one nobody waits for; one that was called only if its caller was lost."""
     store = lean.judge.store
     if any(lean.truth.zcard(store.keys.of(partition, "outbox")) for partition in range(store.partitions)):
         return False
     ids = list(lean.truth.scan_iter(f"conductor:{{{store.namespace}:*inbox:*:ids"))
     told = {str(one).rpartition(":")[0].rpartition(":")[0] for key in ids for one in lean.truth.zrange(key, 0, -1)}
-    return {lean.runs["deferred"], lean.runs["flaky"], lean.runs["doubtful"]} <= told
+    return {lean.runs[name] for name in ("deferred", "flaky", "doubtful", "left")} <= told
 
 
 def consented(lean: Lean) -> Right:
@@ -106,3 +108,20 @@ def remembered(lean: Lean) -> Right:
     lean.drive(lambda: not any(lean.truth.zcard(key) for key in due), "the operations it called are let go")
     return {"remembering": "completed"}
 
+
+
+def called_anew(lean: Lean) -> Right:
+    """What a step has called fails for good and fails its run; the retried run begins it anew under its own id."""
+    lean.start_bare("calling", "calling")
+    lean.drive(lean.ended("calling"), "it ends")
+    if lean.state("calling") == "failed":
+        lean.ground.ledger.effect("mended")
+        try:
+            retry_run(lean.engine, lean.runs["calling"], actor="test")
+        except NotFailed:
+            pass  # an earlier process has reopened it
+    lean.drive(lean.ended("calling"), "the retried run ends")
+    due = [lean.store.keys.of(partition, "due") for partition in range(lean.store.partitions)]
+    lean.drive(lambda: not any(lean.truth.zcard(key) for key in due), "the operation it called is let go")
+    assert sum(int(lean.truth.zcard(lean.store.keys.of(partition, "ops"))) for partition in range(lean.store.partitions)) == 1
+    return {"calling": "completed"}

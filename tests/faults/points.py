@@ -28,10 +28,12 @@ REACHED: dict[str, frozenset[str]] = {
     "mended": _EVERY | _calls("reopen_run", "purge_run"),
     "sharded": _EVERY | _calls("reopen_run", "reopen_items"),
     "long": _EVERY | _calls("heartbeat", "note", "stage", "drop_staged"),
-    "operated": _EVERY | _calls("hasten", "resolve", "reopen_run", "fire_due", "deliver", "acknowledge", "told"),
+    "operated": _EVERY | _calls(
+        "hasten", "resolve", "reopen_run", "fire_due", "deliver", "acknowledge", "told", "leave_call"),
     "consented": _EVERY | _calls("grant", "use_grant", "revoke", "blanket"),
     "scheduled": _EVERY | _calls("put_job", "seen_job", "tick_job", "pause_job", "drop_job"),
     "remembered": _EVERY | _calls("note", "fire_due"),
+    "called_anew": _EVERY | _calls("renew", "reopen_run", "note", "fire_due"),
     "waited": _EVERY | _calls("signal", "advance", "expire_idle", "fire_due", "told"),
     "gated": _EVERY | _calls("ask", "permit", "take", "keep_permit", "heartbeat", "fire_due"),
     "batched": _EVERY | _calls("reopen_run", "note", "fire_due"),

@@ -16,7 +16,7 @@ from conductor.runs.retry import retry_run
 from conductor.runs.waiting import advance, signal
 from conductor.store import Want
 from tests.faults.batching import batched
-from tests.faults.operating import consented, operated, remembered, scheduled
+from tests.faults.operating import called_anew, consented, operated, remembered, scheduled
 from tests.faults.parking import parked, recovered
 from tests.support import works
 
@@ -209,6 +209,6 @@ def _gated(lean: Lean) -> Right:
 SCENARIOS: dict[str, Callable[[Lean], Right]] = {
     "chain": _graph("chain"), "diamond": _graph("diamond"), "fan": _graph("fan"), "timed": _timed,
     "paused": _paused, "mended": _mended, "sharded": _sharded, "long": _long, "unlucky": _unlucky, "operated": operated, "consented": consented,
-    "scheduled": scheduled, "gated": _gated, "erased": _erased, "undone": _undone, "called": _called, "remembered": remembered, "waited": _waited,
+    "scheduled": scheduled, "gated": _gated, "erased": _erased, "undone": _undone, "called": _called, "remembered": remembered, "called_anew": called_anew, "waited": _waited,
     "parked": parked, "recovered": recovered, "batched": batched,
 }

@@ -11,10 +11,9 @@ import pytest
 
 from conductor import Ctx, EffectUncertain, PermanentError, TransientError, Workflow
 from conductor.declare import registry
-from conductor.declare.capability import Capability, capability
-from conductor.declare.effects import EffectSpec, Verdict
+from conductor.declare.capability import capability
+from conductor.declare.effects import EffectSpec
 from conductor.declare.operation import operation_flow
-from conductor.declare.starting import start_options
 from conductor.errors import KeyConflict, NotInDoubt, RunFailed, RunFinished, UnknownCapability, UnknownOperation
 from conductor.ids import new_run_id
 from conductor.operations import acting, call, listing, read
@@ -23,14 +22,11 @@ from conductor.operations.messages import relay
 from conductor.operations.start import start_operation
 from conductor.records import Outcome, OutcomeKind, QueueReason
 from conductor.runs.execute import Drainer
-from conductor.runs.fsck import fsck
-from conductor.runs.handle import Handle
-from conductor.runs.start import start
 from conductor.sessions import inbox
 from conductor.settings import Settings
 from conductor.state import OpState
 from conductor.store import Store, Want
-from conductor.wiring import Engine
+from tests.integration.cashier import Cashier, failing, run_of
 from tests.support.waiting import eventually
 
 World = dict[str, Any]
@@ -42,70 +38,11 @@ def own_registry() -> Iterator[None]:
         yield
 
 
-class Shop:
-    """An engine, a worker in this thread, and a world outside that capabilities change."""
-
-    def __init__(self, store: Store) -> None:
-        self.store = store
-        settings = Settings(namespace=store.namespace, partitions=1)
-        self.engine = Engine(settings, store, registry.declared, lambda pokes: None, "q", registry.capabilities)
-        self.calls: list[str] = []
-        self.landed: set[str] = set()
-        self.blind = False
-
-    def verdict(self, name: str) -> Verdict:
-        if self.blind:
-            raise OSError("nobody can look")
-        return Verdict.VERIFIED if name in self.landed else Verdict.ABSENT
-
-    def effect(self, retry: str, error: Callable[[], Exception | None], *, lands: bool = False, **options: Any) -> Capability[..., Any]:
-        """A capability `pay` whose call lands or not, and then raises what `error` gives."""
-
-        @capability("pay", retry=retry, backoff="none", effects=(EffectSpec("booking", self.verdict),), **options)
-        def pay(name: str) -> str:
-            self.calls.append(name)
-            found = error()
-            if lands or found is None:
-                self.landed.add(name)
-            if found is not None:
-                raise found
-            return f"paid {name}"
-
-        return pay
-
-    def work(self, rounds: int = 3) -> None:
-        """Let a worker drain, and the due sweep fire."""
-        for _ in range(rounds):
-            Drainer(self.engine, worker_name="w").drain(0, "q")
-            self.store.fire_due(0)
-
-    def lose(self, operation_id: str) -> None:
-        """The holder is gone: its lease ends, and the sweep comes."""
-        client: Any = self.store.client()
-        client.zadd(self.store.keys.of(0, "leases"), {f"{operation_id}:0": 1000}, xx=True)
-        client.hset(self.store.keys.head(0), mapping={"look": self.store._now(), "calm": 0})
-        self.store.expire_leases(0)
-
-    def hold(self, capability: Capability[..., Any], reason: QueueReason = QueueReason.RETRY, **params: Any) -> str:
-        """Start it as a caller that dies right after its claim."""
-        told = start_operation(self.engine, capability, capability.encode(params), reason=reason, tag="gone")
-        assert told.held is not None
-        return told.run_id
-
-    def clean(self) -> None:
-        assert fsck(self.engine) == []
-
-
 @pytest.fixture
-def shop(store: Store) -> Iterator[Shop]:
-    made = Shop(store)
+def shop(store: Store) -> Iterator[Cashier]:
+    made = Cashier(store)
     yield made
     made.clean()
-
-
-def failing(times: int, error: Callable[[], Exception]) -> Callable[[], Exception | None]:
-    left = iter([error] * times)
-    return lambda: made() if (made := next(left, None)) is not None else None
 
 
 # Answers.
@@ -113,7 +50,7 @@ def failing(times: int, error: Callable[[], Exception]) -> Callable[[], Exceptio
 
 @pytest.mark.spec("RUN-14", "OP-4")
 @pytest.mark.parametrize("scope", ["all", "capability:send"])
-def test_what_is_paused_is_not_called_either_but_queued(shop: Shop, scope: str) -> None:
+def test_what_is_paused_is_not_called_either_but_queued(shop: Cashier, scope: str) -> None:
     @capability("send")
     def send(text: str) -> None:
         shop.calls.append(text)
@@ -129,7 +66,7 @@ def test_what_is_paused_is_not_called_either_but_queued(shop: Shop, scope: str) 
 
 
 @pytest.mark.spec("OP-4")
-def test_a_call_runs_here_and_answers_with_its_result(shop: Shop) -> None:
+def test_a_call_runs_here_and_answers_with_its_result(shop: Cashier) -> None:
     @capability("add")
     def add(a: int, b: int) -> int:
         shop.calls.append(threading.current_thread().name)
@@ -143,7 +80,7 @@ def test_a_call_runs_here_and_answers_with_its_result(shop: Shop) -> None:
 
 
 @pytest.mark.spec("OP-4", "OP-2")
-def test_a_passing_failure_is_queued_and_is_not_success(shop: Shop) -> None:
+def test_a_passing_failure_is_queued_and_is_not_success(shop: Cashier) -> None:
     pay = shop.effect("replay", failing(1, lambda: TransientError("later")))
     answer = call.call(shop.engine, pay, {"name": "a"}, session="s")
     assert isinstance(answer, QueuedForRetry) and not answer.ok
@@ -160,7 +97,7 @@ def test_a_passing_failure_is_queued_and_is_not_success(shop: Shop) -> None:
     ("none", lambda: TransientError("later"), "transient_error"), ("replay", lambda: PermanentError("no"), "permanent_error"),
     ("replay", lambda: RuntimeError("what"), "unknown_error"),
 ])
-def test_what_is_not_repeated_fails_at_once(shop: Shop, retry: str, error: Callable[[], Exception], reason: str) -> None:
+def test_what_is_not_repeated_fails_at_once(shop: Cashier, retry: str, error: Callable[[], Exception], reason: str) -> None:
     answer = call.call(shop.engine, shop.effect(retry, failing(9, error)), {"name": "a"})
     assert isinstance(answer, Failed) and (answer.status, answer.reason) == ("failed", reason)
     shop.work()
@@ -168,19 +105,19 @@ def test_what_is_not_repeated_fails_at_once(shop: Shop, retry: str, error: Calla
 
 
 @pytest.mark.spec("OP-4")
-def test_an_unknown_error_is_repeated_if_the_capability_says_so(shop: Shop) -> None:
+def test_an_unknown_error_is_repeated_if_the_capability_says_so(shop: Cashier) -> None:
     pay = shop.effect("replay", failing(1, lambda: RuntimeError("what")), retry_unknown=True)
     assert isinstance(call.call(shop.engine, pay, {"name": "a"}), QueuedForRetry)
 
 
 @pytest.mark.spec("OP-3")
-def test_a_stated_lease_holds_for_deferred_operations_too(shop: Shop) -> None:
+def test_a_stated_lease_holds_for_deferred_operations_too(shop: Cashier) -> None:
     pay = shop.effect("replay", lambda: None, lease_seconds=7)
     assert read.find(shop.engine, call.submit(shop.engine, pay, {"name": "a"}).operation_id).lease_seconds == 7
 
 
 @pytest.mark.spec("OP-5")
-def test_a_deferred_operation_has_one_attempt_and_a_long_lease(shop: Shop) -> None:
+def test_a_deferred_operation_has_one_attempt_and_a_long_lease(shop: Cashier) -> None:
     pay = shop.effect("replay", failing(9, lambda: TransientError("later")))
     told = call.submit(shop.engine, pay, {"name": "a"}, session="s")
     assert isinstance(told, Submitted) and told.queue_reason == "deferred_submit"
@@ -192,7 +129,7 @@ def test_a_deferred_operation_has_one_attempt_and_a_long_lease(shop: Shop) -> No
 
 
 @pytest.mark.spec("OP-5", "OP-3")
-def test_a_lost_worker_is_not_the_one_attempt_of_a_deferred_operation(shop: Shop) -> None:
+def test_a_lost_worker_is_not_the_one_attempt_of_a_deferred_operation(shop: Cashier) -> None:
     pay = shop.effect("replay", lambda: None)
     operation_id = shop.hold(pay, QueueReason.DEFERRED, name="a")
     shop.lose(operation_id)
@@ -202,7 +139,7 @@ def test_a_lost_worker_is_not_the_one_attempt_of_a_deferred_operation(shop: Shop
 
 
 @pytest.mark.spec("OP-5", "OP-6")
-def test_a_key_is_one_operation(shop: Shop) -> None:
+def test_a_key_is_one_operation(shop: Cashier) -> None:
     pay = shop.effect("none", lambda: None)
     first, again = (call.call(shop.engine, pay, {"name": "a"}, key="k") for _ in range(2))
     assert first == again and shop.calls == ["a"]
@@ -211,7 +148,7 @@ def test_a_key_is_one_operation(shop: Shop) -> None:
 
 
 @pytest.mark.spec("OP-6")
-def test_a_call_that_waits_too_long_says_that_its_outcome_is_unknown(shop: Shop) -> None:
+def test_a_call_that_waits_too_long_says_that_its_outcome_is_unknown(shop: Cashier) -> None:
     pay = shop.effect("none", lambda: None)
     answer = call.call(shop.engine, pay, {"name": "a"}, remote=True, timeout=0.05)
     assert isinstance(answer, TimedOut) and answer.status == "timeout"
@@ -220,7 +157,7 @@ def test_a_call_that_waits_too_long_says_that_its_outcome_is_unknown(shop: Shop)
 
 
 @pytest.mark.spec("CAP-1", "BAD-1")
-def test_bad_parameters_and_unknown_names_write_nothing(shop: Shop) -> None:
+def test_bad_parameters_and_unknown_names_write_nothing(shop: Cashier) -> None:
     pay = shop.effect("none", lambda: None)
     for params in ({"name": 7}, {"name": "a", "extra": 1}, {}, [1]):
         with pytest.raises(Exception, match="parameters of capability pay refused"):
@@ -237,7 +174,7 @@ def test_bad_parameters_and_unknown_names_write_nothing(shop: Shop) -> None:
 
 @pytest.mark.spec("EFF-2", "WF-4")
 @pytest.mark.parametrize("retry", ["replay", "verify_first"])
-def test_an_effect_that_landed_although_the_call_failed_is_not_repeated(shop: Shop, retry: str) -> None:
+def test_an_effect_that_landed_although_the_call_failed_is_not_repeated(shop: Cashier, retry: str) -> None:
     pay = shop.effect(retry, failing(1, lambda: TimeoutError("slow")), lands=True)
     answer = call.call(shop.engine, pay, {"name": "a"})
     assert isinstance(answer, Completed) and (answer.post_write_recovery, answer.effects_verified) == (True, 1)
@@ -248,7 +185,7 @@ def test_an_effect_that_landed_although_the_call_failed_is_not_repeated(shop: Sh
 
 
 @pytest.mark.spec("EFF-2")
-def test_an_effect_that_did_not_land_is_repeated(shop: Shop) -> None:
+def test_an_effect_that_did_not_land_is_repeated(shop: Cashier) -> None:
     pay = shop.effect("verify_first", failing(1, lambda: EffectUncertain(key="a")))
     answer = call.call(shop.engine, pay, {"name": "a"})
     assert isinstance(answer, QueuedForRetry)
@@ -257,7 +194,7 @@ def test_an_effect_that_did_not_land_is_repeated(shop: Shop) -> None:
 
 
 @pytest.mark.spec("EFF-2")
-def test_what_lands_between_two_attempts_is_found_before_the_repeat(shop: Shop) -> None:
+def test_what_lands_between_two_attempts_is_found_before_the_repeat(shop: Cashier) -> None:
     pay = shop.effect("verify_first", failing(1, lambda: TimeoutError("slow")))
     answer = call.call(shop.engine, pay, {"name": "a"})
     shop.landed.add("a")  # the first request was only slow
@@ -268,7 +205,7 @@ def test_what_lands_between_two_attempts_is_found_before_the_repeat(shop: Shop) 
 
 @pytest.mark.spec("EFF-2")
 @pytest.mark.parametrize("value", ["paid by hand", None])
-def test_what_cannot_be_judged_fails_and_waits_for_a_persons_word(shop: Shop, value: str | None) -> None:
+def test_what_cannot_be_judged_fails_and_waits_for_a_persons_word(shop: Cashier, value: str | None) -> None:
     shop.blind = True
     pay = shop.effect("verify_first", failing(1, lambda: TimeoutError("slow")))
     answer = call.call(shop.engine, pay, {"name": "a"})
@@ -287,7 +224,7 @@ def test_what_cannot_be_judged_fails_and_waits_for_a_persons_word(shop: Shop, va
 
 
 @pytest.mark.spec("EFF-2", "OP-3")
-def test_a_verifier_that_hangs_is_not_waited_for_and_nothing_is_called_success(shop: Shop) -> None:
+def test_a_verifier_that_hangs_is_not_waited_for_and_nothing_is_called_success(shop: Cashier) -> None:
     free = threading.Event()
     shop.engine = replace(shop.engine, settings=Settings(namespace=shop.store.namespace, partitions=1, verify_seconds=0.2))
 
@@ -311,7 +248,7 @@ def test_a_verifier_that_hangs_is_not_waited_for_and_nothing_is_called_success(s
     ("verify_first", {}, True, ("failed", "effect_in_doubt")), ("verify_first", {"idempotent": True}, True, ("completed", "")),
 ])
 def test_after_a_lost_worker_the_policy_decides(
-    shop: Shop, retry: str, options: dict[str, Any], blind: bool, ends: tuple[str, str]
+    shop: Cashier, retry: str, options: dict[str, Any], blind: bool, ends: tuple[str, str]
 ) -> None:
     shop.blind = blind
     pay = shop.effect(retry, lambda: None, **options)
@@ -324,7 +261,7 @@ def test_after_a_lost_worker_the_policy_decides(
 
 
 @pytest.mark.spec("OP-3")
-def test_a_late_result_is_refused_and_the_fence_has_grown(shop: Shop) -> None:
+def test_a_late_result_is_refused_and_the_fence_has_grown(shop: Cashier) -> None:
     pay = shop.effect("replay", lambda: None)
     told = start_operation(shop.engine, pay, pay.encode({"name": "a"}), reason="retry", tag="slow")
     assert told.held is not None
@@ -336,7 +273,7 @@ def test_a_late_result_is_refused_and_the_fence_has_grown(shop: Shop) -> None:
 
 
 @pytest.mark.spec("EFF-3")
-def test_a_result_with_unverified_effects_is_queued_again(shop: Shop) -> None:
+def test_a_result_with_unverified_effects_is_queued_again(shop: Cashier) -> None:
     answers = iter([{"verified": {"file": True, "index": "absent"}}, {"verified": {"file": True, "index": "verified"}}])
 
     @capability("make", retry="replay", backoff="none")
@@ -350,7 +287,7 @@ def test_a_result_with_unverified_effects_is_queued_again(shop: Shop) -> None:
 
 
 @pytest.mark.spec("ERR-1", "OP-4")
-def test_a_soft_failure_in_a_result_is_queued(shop: Shop) -> None:
+def test_a_soft_failure_in_a_result_is_queued(shop: Cashier) -> None:
     answers = iter([{"error": "rate limited, try again later", "status": 429}, {"ok": True}])
 
     @capability("ask", retry="replay", backoff="none")
@@ -362,7 +299,7 @@ def test_a_soft_failure_in_a_result_is_queued(shop: Shop) -> None:
 
 @pytest.mark.spec("EFF-4")
 @pytest.mark.parametrize(("landed", "calls"), [({"a", "b"}, 0), ({"a"}, 1), (set(), 1)])
-def test_a_retry_of_a_retry_verifies_the_inner_operation(shop: Shop, landed: set[str], calls: int) -> None:
+def test_a_retry_of_a_retry_verifies_the_inner_operation(shop: Cashier, landed: set[str], calls: int) -> None:
     """The manifest of the inner operation is asked with its own parameters: half of it is not all of it."""
     from conductor.operations import built_in
 
@@ -409,7 +346,7 @@ def test_a_retry_of_a_retry_verifies_the_inner_operation(shop: Shop, landed: set
 
 
 @pytest.mark.spec("OP-6", "OP-7")
-def test_retry_begins_anew_with_a_fresh_budget_and_without_parameters(shop: Shop) -> None:
+def test_retry_begins_anew_with_a_fresh_budget_and_without_parameters(shop: Cashier) -> None:
     pay = shop.effect("replay", failing(2, lambda: TransientError("later")), max_retries=1)
     answer = call.call(shop.engine, pay, {"name": "a"})
     shop.work()
@@ -420,7 +357,7 @@ def test_retry_begins_anew_with_a_fresh_budget_and_without_parameters(shop: Shop
 
 
 @pytest.mark.spec("OP-6")
-def test_a_health_check_that_fails_burns_no_attempt(shop: Shop) -> None:
+def test_a_health_check_that_fails_burns_no_attempt(shop: Cashier) -> None:
     pay = shop.effect("replay", failing(1, lambda: TransientError("later")))
     answer = call.call(shop.engine, pay, {"name": "a"})
     with pytest.raises(Exception, match="the health check said no"):
@@ -430,7 +367,7 @@ def test_a_health_check_that_fails_burns_no_attempt(shop: Shop) -> None:
 
 
 @pytest.mark.spec("CAN-2", "OP-2")
-def test_a_cancelled_operation_never_runs(shop: Shop) -> None:
+def test_a_cancelled_operation_never_runs(shop: Cashier) -> None:
     pay = shop.effect("replay", lambda: None)
     told = call.submit(shop.engine, pay, {"name": "a"})
     assert acting.cancel(shop.engine, told.operation_id, reason="no").word == "OK"
@@ -441,7 +378,7 @@ def test_a_cancelled_operation_never_runs(shop: Shop) -> None:
 
 
 @pytest.mark.spec("OP-12", "OP-7")
-def test_past_its_retry_budget_an_operation_waits_and_says_so(shop: Shop) -> None:
+def test_past_its_retry_budget_an_operation_waits_and_says_so(shop: Cashier) -> None:
     pay = shop.effect("replay", failing(9, lambda: TransientError("later")), retry_budget=2)
     ids = [call.call(shop.engine, pay, {"name": str(number)}).operation_id for number in range(3)]
     client: Any = shop.store.client()
@@ -459,7 +396,7 @@ def test_past_its_retry_budget_an_operation_waits_and_says_so(shop: Shop) -> Non
 
 
 @pytest.mark.spec("OP-9", "SES-3")
-def test_each_end_is_told_once_with_the_full_result(shop: Shop) -> None:
+def test_each_end_is_told_once_with_the_full_result(shop: Cashier) -> None:
     pay = shop.effect("replay", failing(1, lambda: TransientError("later")))
     retried = call.call(shop.engine, pay, {"name": "a"}, session="s")
     deferred = call.submit(shop.engine, pay, {"name": "b"}, session="s")
@@ -476,7 +413,7 @@ def test_each_end_is_told_once_with_the_full_result(shop: Shop) -> None:
 
 
 @pytest.mark.spec("OP-9", "OP-6", "SES-3")
-def test_an_end_that_a_retry_overtook_is_not_told_as_the_end_of_the_new_life(shop: Shop) -> None:
+def test_an_end_that_a_retry_overtook_is_not_told_as_the_end_of_the_new_life(shop: Cashier) -> None:
     """The relay comes only after a person has retried: one message, of the life that has really ended."""
     pay = shop.effect("replay", failing(2, lambda: TransientError("later")), max_retries=1)
     operation_id = call.call(shop.engine, pay, {"name": "a"}, session="ada").operation_id
@@ -496,7 +433,7 @@ def test_an_end_that_a_retry_overtook_is_not_told_as_the_end_of_the_new_life(sho
 
 
 @pytest.mark.spec("OP-9", "OP-3", "SES-3")
-def test_what_a_lost_caller_began_is_told_also_after_an_outage_of_the_store(shop: Shop) -> None:
+def test_what_a_lost_caller_began_is_told_also_after_an_outage_of_the_store(shop: Cashier) -> None:
     """Such a loss does not count towards poison; the caller is gone all the same, and only the inbox can tell the session."""
     pay = shop.effect("replay", failing(0, ValueError))
     told = start_operation(shop.engine, pay, pay.encode({"name": "a"}), reason=QueueReason.RETRY, session="ada", tag="gone")
@@ -511,7 +448,7 @@ def test_what_a_lost_caller_began_is_told_also_after_an_outage_of_the_store(shop
 
 
 @pytest.mark.spec("OP-9", "SES-4")
-def test_an_exhausted_retry_is_told_to_every_surface_by_an_operation_of_its_own(shop: Shop) -> None:
+def test_an_exhausted_retry_is_told_to_every_surface_by_an_operation_of_its_own(shop: Cashier) -> None:
     from conductor.operations import built_in
 
     registry.capabilities[built_in.NOTIFY] = built_in.notify  # type: ignore[assignment]
@@ -529,13 +466,8 @@ def test_an_exhausted_retry_is_told_to_every_surface_by_an_operation_of_its_own(
 # In runs.
 
 
-def _run(shop: Shop, flow: Workflow[Any]) -> Handle:
-    accepted = start(shop.engine, flow, payload=flow.encode_input(), options=start_options(flow.name))
-    return Handle(shop.engine, accepted.run_id)
-
-
 @pytest.mark.spec("WF-14", "OP-5")
-def test_a_repeated_step_finds_its_earlier_operations(shop: Shop) -> None:
+def test_a_repeated_step_finds_its_earlier_operations(shop: Cashier) -> None:
     shop.effect("none", lambda: None)
     tries: list[int] = []
     flow = Workflow("buy")
@@ -548,7 +480,7 @@ def test_a_repeated_step_finds_its_earlier_operations(shop: Shop) -> None:
             raise TransientError("after both calls")
         return paid
 
-    handle = _run(shop, flow)
+    handle = run_of(shop, flow)
     shop.work(1)
     shop.store.hasten(handle.id, 0)
     shop.work()
@@ -557,7 +489,7 @@ def test_a_repeated_step_finds_its_earlier_operations(shop: Shop) -> None:
 
 
 @pytest.mark.spec("WF-14")
-def test_a_step_whose_call_is_queued_waits_for_it_and_burns_no_attempt(shop: Shop) -> None:
+def test_a_step_whose_call_is_queued_waits_for_it_and_burns_no_attempt(shop: Cashier) -> None:
     shop.effect("replay", failing(2, lambda: TransientError("later")))
     flow = Workflow("buy")
 
@@ -565,7 +497,7 @@ def test_a_step_whose_call_is_queued_waits_for_it_and_burns_no_attempt(shop: Sho
     def buy(ctx: Ctx) -> Any:
         return ctx.call("pay", name="a")
 
-    handle = _run(shop, flow)
+    handle = run_of(shop, flow)
     for _ in range(8):
         shop.work(1)
         shop.store.hasten(handle.id, 0)
@@ -574,7 +506,7 @@ def test_a_step_whose_call_is_queued_waits_for_it_and_burns_no_attempt(shop: Sho
 
 
 @pytest.mark.spec("WF-14")
-def test_a_call_that_failed_for_good_fails_its_step(shop: Shop) -> None:
+def test_a_call_that_failed_for_good_fails_its_step(shop: Cashier) -> None:
     shop.effect("none", failing(1, lambda: PermanentError("no money")))
     flow = Workflow("buy")
 
@@ -582,14 +514,14 @@ def test_a_call_that_failed_for_good_fails_its_step(shop: Shop) -> None:
     def buy(ctx: Ctx) -> Any:
         return ctx.call("pay", name="a")
 
-    handle = _run(shop, flow)
+    handle = run_of(shop, flow)
     shop.work()
     with pytest.raises(RunFailed, match="no money"):
         handle.get(1)
 
 
 @pytest.mark.spec("CAN-4")
-def test_operations_of_a_run_end_with_it_and_submitted_ones_do_not(shop: Shop) -> None:
+def test_operations_of_a_run_end_with_it_and_submitted_ones_do_not(shop: Cashier) -> None:
     pay = shop.effect("replay", failing(9, lambda: TransientError("later")))
     flow = Workflow("buy")
 
@@ -598,7 +530,7 @@ def test_operations_of_a_run_end_with_it_and_submitted_ones_do_not(shop: Shop) -
         call.submit(shop.engine, pay, {"name": "free"})
         return ctx.call("pay", name="bound")
 
-    handle = _run(shop, flow)
+    handle = run_of(shop, flow)
     Drainer(shop.engine, worker_name="w").drain(0, "q")
     handle.cancel("enough")
     (bound,) = (one for one in listing.list_operations(shop.engine) if one.queue_reason == "retry" and one.run_id == handle.id)
@@ -611,13 +543,13 @@ def test_operations_of_a_run_end_with_it_and_submitted_ones_do_not(shop: Shop) -
 
 
 @pytest.mark.spec("CAN-4", "RUN-2")
-def test_an_operation_that_runs_while_its_run_is_cancelled_is_not_heard(shop: Shop) -> None:
+def test_an_operation_that_runs_while_its_run_is_cancelled_is_not_heard(shop: Cashier) -> None:
     pay, held = shop.effect("replay", failing(0, ValueError)), Workflow("held")
 
     @held.step
     def idle() -> None: ...
 
-    handle = _run(shop, held)
+    handle = run_of(shop, held)
     told = start_operation(
         shop.engine, pay, pay.encode({"name": "x"}), reason=QueueReason.RETRY, bound_to=f"{handle.id};1", tag="caller", op_id=new_run_id(1, 0))
     assert told.held is not None
@@ -630,7 +562,7 @@ def test_an_operation_that_runs_while_its_run_is_cancelled_is_not_heard(shop: Sh
 
 
 @pytest.mark.spec("OP-10", "OP-11")
-def test_a_step_is_its_own_operation(shop: Shop) -> None:
+def test_a_step_is_its_own_operation(shop: Cashier) -> None:
     flow = Workflow("buy")
     errors = failing(1, lambda: TransientError("later"))
 
@@ -640,7 +572,7 @@ def test_a_step_is_its_own_operation(shop: Shop) -> None:
             raise error
         return "bought"
 
-    handle = _run(shop, flow)
+    handle = run_of(shop, flow)
     Drainer(shop.engine, worker_name="w").drain(0, "q")
     (listed,) = listing.list_operations(shop.engine, read.OpFilter(state="queued_retry"))
     assert (listed.operation_id, listed.run_id, listed.step) == (f"{handle.id}:buy", handle.id, "buy")
@@ -651,7 +583,7 @@ def test_a_step_is_its_own_operation(shop: Shop) -> None:
 
 
 @pytest.mark.spec("CAP-1", "WF-3")
-def test_a_capability_is_a_step_wired_by_names(shop: Shop) -> None:
+def test_a_capability_is_a_step_wired_by_names(shop: Cashier) -> None:
     shop.effect("verify_first", failing(1, lambda: TimeoutError("slow")), lands=True)
     flow = Workflow("buy")
 
@@ -665,7 +597,7 @@ def test_a_capability_is_a_step_wired_by_names(shop: Shop) -> None:
     def done(pay: str) -> str:
         return f"{pay}!"
 
-    handle = _run(shop, flow)
+    handle = run_of(shop, flow)
     shop.work()
     assert paid.name == "pay"
     view = handle.status

@@ -140,6 +140,24 @@ def test_a_tick_is_skipped_while_the_run_of_an_earlier_one_goes_on(engine: Engin
     assert len(runs(store)) == 2
 
 
+@pytest.mark.spec("WF-16", "IDLE-6")
+@pytest.mark.parametrize(("said", "word"), [("", "skipped"), ("cancelled", "fired")])
+def test_a_run_that_is_parked_goes_on(engine: Engine, said: str, word: str) -> None:
+    """It has left the store but for its stub, which also knows whether it was cancelled there."""
+    store = engine.store
+    define(engine, job(overlap="skip"))
+    make_due(store)
+    fire_due(engine, 0)
+    (run_id,) = runs(store)
+    graph = store.client().hget(store.keys.run(run_id), "h")
+    store.client().delete(store.keys.run(run_id))
+    store.client().hset(store.keys.of(int(run_id[-2:], 16), "parked"), run_id, f"9;1;{graph};{said};;;;1;1;1;;;;;;nightly;")
+    make_due(store, late=1)
+    fire_due(engine, 0)
+    assert words(store) == ["fired", word]
+    assert record(store).ticks[1].reason == (f"overlap: {run_id} is waiting_signal" if word == "skipped" else "")
+
+
 @pytest.mark.spec("WF-16")
 def test_a_hundred_skipped_ticks_do_not_forget_the_run_that_goes_on(engine: Engine) -> None:
     store = engine.store

@@ -312,7 +312,7 @@ def test_a_grant_for_a_time_lapses_and_is_dropped_when_it_is_met(store: Store) -
     assert store.use_grant("anna", "pay", "op-1") == store.use_grant("anna", "pay", "op-2") == "OK"
     store.client().hset(key(store, "grants:anna"), "grant:pay", f"{before - 1};{before - 2};bert")
     assert store.grants("anna") == []
-    assert store.use_grant("anna", "pay", "op-1") == "REQUIRED"
+    assert store.use_grant("anna", "pay", "op-3") == "REQUIRED"
     assert not store.client().hexists(key(store, "grants:anna"), "grant:pay")
 
 
@@ -366,6 +366,26 @@ def test_names_cannot_be_mistaken_for_each_other(store: Store, granted: tuple[st
     assert store.use_grant("anna", *granted) == "OK"
     store.revoke("anna", asked[0])
     assert store.use_grant("anna", *granted) == "OK"
+
+
+@pytest.mark.spec("SES-1")
+def test_an_operation_that_a_grant_for_a_time_let_through_passes_also_when_that_is_over(store: Store) -> None:
+    consent.grant(store, "anna", "pay", "until", lasting=60)
+    assert store.use_grant("anna", "pay", "op") == "OK"
+    grants = key(store, "grants:anna")
+    store.client().hset(grants, "grant:pay", f"{now_ms(store) - 1};1;")  # its time is over
+    assert (store.use_grant("anna", "pay", "op"), store.use_grant("anna", "pay", "another")) == ("OK", "REQUIRED")
+    store.revoke("anna", "pay")
+    assert store.use_grant("anna", "pay", "op") == "REQUIRED"
+
+
+@pytest.mark.spec("SES-1")
+def test_what_a_grant_for_a_time_has_let_through_is_forgotten_by_age(store: Store) -> None:
+    now, grants = now_ms(store), key(store, "grants:anna")
+    store.client().hset(grants, mapping={f"used:pay:old{number}": f"{now - 31 * DAY};;1;" for number in range(20)})
+    consent.grant(store, "anna", "pay", "until", lasting=60)
+    used = iter(range(1000))
+    eventually(lambda: store.use_grant("anna", "pay", f"op{next(used) % 3}") and not [one for one in store.client().hkeys(grants) if "old" in one], every=0)
 
 
 @pytest.mark.spec("SES-1")

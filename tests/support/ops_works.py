@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from conductor import Ctx, EffectUncertain, TransientError, Workflow
+from conductor import Ctx, EffectUncertain, PermanentError, TransientError, Workflow
 from conductor.declare.capability import Capability, capability
 from conductor.declare.effects import EffectSpec
 from conductor.operations.batches import batch
@@ -61,7 +61,16 @@ def consented(n: int, ctx: Ctx) -> int:
     return n + 1
 
 
-CAPABILITIES: dict[str, Capability[..., Any]] = {one.name: one for one in (pay, flaky, doubtful, consented, batch)}
+@capability("faults_refused", retry="replay", backoff="none", lease_seconds=1)
+def refused(n: int, ctx: Ctx) -> int:
+    """Refuses until it has been mended."""
+    if "mended" not in _ledger().effects():
+        raise PermanentError("it has not been mended")
+    _body(ctx)
+    return n + 1
+
+
+CAPABILITIES: dict[str, Capability[..., Any]] = {one.name: one for one in (pay, flaky, doubtful, consented, refused, batch)}
 
 # A step that remembers what it has done inside.
 remembering = Workflow("remembering")
@@ -81,4 +90,13 @@ def remember(ctx: Ctx) -> int:
     return total + int(ctx.call("faults_pay", n=total))
 
 
-FLOWS: dict[str, Workflow[Any]] = {"remembering": remembering}
+# A step whose call is refused, until its run is retried.
+calling = Workflow("calling")
+
+
+@calling.step(lease_seconds=float(os.environ.get("TEST_LEASE_SECONDS", "15")))
+def ask(ctx: Ctx) -> int:
+    return int(ctx.call("faults_refused", n=6))
+
+
+FLOWS: dict[str, Workflow[Any]] = {"remembering": remembering, "calling": calling}

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from conductor import Ctx, DeclarationError
+from conductor import Ctx, DeclarationError, Workflow
 from conductor.declare.effects import EffectSpec, Verdict, Verifier, ask, bind_verifier, in_words, overall, unverified
 
 
@@ -107,6 +107,22 @@ def test_a_verifier_that_could_only_be_awaited_is_refused() -> None:
     for verifier in (later, Later()):
         with pytest.raises(DeclarationError, match="'file' is async"):
             bind_verifier(EffectSpec("file", verifier), (), "capability x")
+
+
+@pytest.mark.spec("WF-4")
+def test_so_is_a_verify_of_a_step() -> None:
+    """Its coroutine would be taken for what the effect gave: that it happened."""
+    flow: Workflow[None] = Workflow("buys")
+
+    @flow.effect
+    def charge() -> str:
+        return "charged"
+
+    async def check() -> None:
+        return None
+
+    with pytest.raises(DeclarationError, match=r"buys\.charge.*: its verify is async"):
+        charge.verify(check)
 
 
 @pytest.mark.parametrize(("name", "verifier"), [("", bool), (" ", bool), (None, bool), ("file", None), ("file", "verified")])

@@ -115,10 +115,14 @@ async def call(asked: Calling, caller: Writer, conductor: Served, request: Reque
     """Run a capability on a worker and wait for its answer. 200: it has ended, `status` says how. 202: it is queued for a retry (which is
     not success) or the time is over (its outcome is unknown, not failed); ask for it under its id."""
     session = own_session(caller, asked.session)
-    first = await run_in_threadpool(_begin, conductor, caller, asked, session)
-    answer = first
-    if isinstance(first, TimedOut):
-        answer = await until(request, lambda: wait_for(conductor.engine, first.operation_id, 0), _is_answer, asked.timeout)
+    answer = await run_in_threadpool(_begin, conductor, caller, asked, session)
+    operation_id = answer.operation_id
+    try:
+        if isinstance(answer, TimedOut):
+            answer = await until(request, lambda: wait_for(conductor.engine, operation_id, 0), _is_answer, asked.timeout)
+    finally:
+        if isinstance(answer, TimedOut):
+            await run_in_threadpool(conductor.leave, operation_id)
     response.status_code = 202 if isinstance(answer, QueuedForRetry | Submitted | TimedOut) else 200
     return answer
 
@@ -126,7 +130,8 @@ async def call(asked: Calling, caller: Writer, conductor: Served, request: Reque
 def _begin(conductor: Conductor, caller: Caller, asked: Calling, session: str) -> Answer:
     _refuse_beyond(conductor, caller, asked.capability)
     with own_keys(conductor, caller):
-        return conductor.call(asked.capability, asked.params, session=session, key=asked.key or "", timeout=0, remote=True)
+        begun = conductor.begin(asked.capability, asked.params, session=session, key=asked.key or "")
+    return wait_for(conductor.engine, begun, 0)
 
 
 def _is_answer(told: Answer) -> bool:

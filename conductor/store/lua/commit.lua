@@ -26,7 +26,9 @@ local function move(run, index, item, rec, kind, after, policy, note, text)
     else rec.state = kind; save(run, index, item, rec); item_ended(run, index, item, kind, after, policy, d) end
   elseif kind == RETRY_PENDING then
     keep_error(run, index, item, rec, text)
-    if string.match(note, 'operation_pending') then rec.attempt = rec.attempt - 1 end
+    -- Not its own failure: a call is under way, whose repeat comes back here; or nobody could be asked now what its last attempt has done.
+    if string.match(note, 'operation_pending') then rec.attempt = rec.attempt - 1; set_flag(rec, 'o', true)
+    elseif string.match(note, ':unasked') then rec.attempt = rec.attempt - 1 end
     rec.state, rec.losses, rec.flags = kind, 0, (string.gsub(rec.flags, 'w%d+', ''))
     save(run, index, item, rec)
     wait_until(run, 'retry', index, item, now + num(string.match(note, '^%d+')))
@@ -55,21 +57,21 @@ local function move(run, index, item, rec, kind, after, policy, note, text)
   end
 end
 
-local EVENT = {[COMPLETED] = 'c', [SKIPPED] = 'z', [RETRY_PENDING] = 't', [FAILED] = 'f', [WAITING] = 'V', B = 'b'}
-local ranges = {}
+local notes = {ranges = {}, letters = {[COMPLETED] = 'c', [SKIPPED] = 'z', [RETRY_PENDING] = 't', [FAILED] = 'f', [WAITING] = 'V', B = 'b'}}
 -- Items of an each that complete are told together. An undo is told at once: the next one stands in the same script, and its event comes after.
-local function note_event(run, index, item, f, kind, note)
+function notes.take(run, index, item, f, kind, note)
+  local ranges = notes.ranges
   local last = ranges[#ranges]
   if kind == COMPLETED and in_each(run, index, item) and note == NIL then
     if last and last.run == run and last.index == index and last.to + 1 == item and last.fence + item - last.from == f then last.to = item
     else ranges[#ranges + 1] = {run = run, index = index, from = item, to = item, fence = f} end
     return
   end
-  emit(run, EVENT[kind], index, int(f), item, (string.gsub(note, ':', ';')))
+  emit(run, notes.letters[kind], index, int(f), item, (string.gsub(note, ':', ';')))
 end
-local function flush_ranges()
-  for _, r in ipairs(ranges) do emit(r.run, 'c', r.index, int(r.fence), r.from .. '-' .. r.to) end
-  ranges = {}
+function notes.flush()
+  for _, r in ipairs(notes.ranges) do emit(r.run, 'c', r.index, int(r.fence), r.from .. '-' .. r.to) end
+  notes.ranges = {}
 end
 
 local function record_outcome(at)
@@ -91,9 +93,9 @@ local function record_outcome(at)
   local each = in_each(run, index, item)
   if each then bump(each_of(run, index), 'active', -1) end
   progress(run)
-  note_event(run, index, item, f, kind, note)
+  notes.take(run, index, item, f, kind, note)
   local e = each and each_of(run, index)
-  if e and e.done + e.failed + 1 == e.total then flush_ranges() end
+  if e and e.done + e.failed + 1 == e.total then notes.flush() end
   move(run, index, item, rec, kind, indexes_of(after), policy, note, text)
   return answer
 end
@@ -101,7 +103,7 @@ end
 if not told then
   local answers = {}
   for i = 1, tonumber(count) do answers[i] = record_outcome(8 + (i - 1) * 11) end
-  flush_ranges()
+  notes.flush()
   for _, run in ipairs(met) do settle(run, 'step_failed') end
   if limit > 0 then choose(queue) end
   if no_code then poked[queue] = true end  -- it says what it can run and looks again; a poke would only bring it back to this answer

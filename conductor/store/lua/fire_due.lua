@@ -43,7 +43,7 @@ function fire.start(run)
     admit(run.ln)
     return
   end
-  emit(run, 'u', (string.gsub(roots, '[sd]', '')), NIL, 'start')
+  emit(run, 'u', (string.gsub(roots, '%l', '')), NIL, 'start')
   open_roots(run, roots)
 end
 

@@ -1,6 +1,6 @@
 -- grant: a session lets a capability run: `once` (one use more), `until` (for `length` ms from now) or `always`. A grant id counts once.
 --! args: session capability mode grant_id length by most keep
---! use: partition clock
+--! use: partition clock forgetting
 --! result: OK | KNOWN | FULL
 -- Fields: `grant:<capability>` (until;at;by, 0 = always), `once:<capability>` (a line id;at;by for each use left, oldest first),
 -- `used:<capability>:<op>` (at;id;at;by) and `given:<capability>:<id>` (at). A capability's name comes without colon, so what follows it
@@ -20,14 +20,6 @@ else
 end
 put(GRANTS, GIVEN, int(now))
 
--- What is remembered only for repetitions goes by age. A look at some fields with every new grant keeps up with what grants add.
-local old = {}
-local some = redis.call('HRANDFIELD', GRANTS, 20, 'WITHVALUES') or {}
-for i = 1, #some, 2 do
-  local kind = string.match(some[i], '^%a+')
-  local at = num(string.match(some[i + 1], '^%d+'))
-  if (kind == 'given' or kind == 'used') and at < now - num(keep) then old[#old + 1] = some[i] end
-end
-if #old > 0 then redis.call('HDEL', GRANTS, unpack(old)) end
+forget_some(GRANTS, keep, 20)
 write_all()
 return {'OK'}

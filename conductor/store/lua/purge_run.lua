@@ -17,10 +17,11 @@ if not ended(run) then return tell({'NOT_ENDED'}) end
 if due_only == '1' and num(redis.call('ZSCORE', P .. 'ended:' .. run.st, run_id)) > now then return tell({'NOT_DUE'}) end
 if at_event ~= NIL and redis.call('LLEN', run.key .. ':log') ~= tonumber(at_event) then return tell({'CHANGED'}) end
 
--- A child stays as long as its parent may still take its result: a paused parent may be paused for long.
-if due_only == '1' and run.ps ~= NIL then
+-- What a run has called stays as long as the run may still ask for it: one that is paused may be paused for long, and one that failed may be
+-- retried. A child's result is taken over at once, but an operation may have ended without anybody having heard of it.
+if due_only == '1' and run.up ~= NIL then
   local parent = above(run)
-  if parent and not ended(parent) then
+  if parent and (not ended(parent) or (is_op(run) and parent.st == RUN_FAILED)) then
     redis.call('ZADD', P .. 'ended:' .. run.st, 'XX', int(now + 3600000), run_id)
     return tell({'NOT_DUE'})
   end

@@ -1,7 +1,7 @@
 -- start_run: writes a run, its first ready steps and its active entry in one go. The run id, and the key, make it idempotent.
 -- After the named arguments: `lines` pairs (index, line) of the graph, then `records` triples (index, record, index kept from).
 --! args: run_id workflow graph input queue priority session key digest tags delay start_at expires deadline retain_completed retain_failed key_retention steps roots hooks eaches forked_from queue_reason up idle_timeout tag lane lane_terms_given lane_turn limit_keys doc lines records
---! use: partition clock straight_start run save step each waiters ready lane give keep stub
+--! use: partition clock straight_start run save step each waiters ready lane give keep stub called
 -- With a `tag` the first step is claimed for the caller at once, and the answer ends with what it holds; asked again, it still holds it.
 -- Not where the capability, or everything, is paused.
 -- In a lane the run has a place at once, or is queued; past the queue it is LANE_FULL, and nothing is written.
@@ -18,9 +18,8 @@ if redis.call('EXISTS', RUN) == 1 then
 end
 if stub_of(run_id) then return {'EXISTS', '', '', run_id, ''} end
 if forked_from ~= NIL and redis.call('EXISTS', P .. 'run:' .. forked_from) == 0 then return {'UNKNOWN', '', '', run_id, ''} end
--- `run;generation` an op is bound to; with a third part the step that called: a child run.
-local ps
-up, ps = string.match(up, '^([^;]*;?[^;]*);?(.*)$')
+local called, ps
+up, called, ps = calls.read(up)
 if up ~= NIL and unbound({up = up, ps = ps}) then return {'RUN_ENDED', '', '', run_id, ''} end
 local root, depth, ancestor = NIL, 0, {up = up}
 while ps ~= NIL and ancestor.up ~= NIL do ancestor = above(ancestor); root, depth = ancestor.id, depth + 1 end
@@ -78,18 +77,13 @@ end
 do
   local totals = {}
   for index, e in pairs(run.eaches) do if e.total > 0 then totals[#totals + 1] = index .. '=' .. int(e.total) end end
-  emit(run, 's', run.g, (string.gsub(roots, 's', '')), int(due), table.concat(totals, ','), queued and lane or NIL)
+  emit(run, 's', run.g, (string.gsub(roots, '%l', '')), int(due), table.concat(totals, ','), queued and lane or NIL)
 end
 if queued then admit(lane) end
 if moment(expires) > 0 then redis.call('ZADD', P .. 'due', int(moment(expires)), 'expires:' .. run_id) end
 if fields.dl then redis.call('ZADD', P .. 'due', fields.dl, 'deadline:' .. run_id) end
 redis.call('ZADD', P .. (is_op(run) and 'ops' or 'runs'), int(now), run_id)
-if up ~= NIL then
-  local parent = run_of((string.match(up, '^(.-);')))
-  set(parent, 'op', '1')
-  redis.call('HDEL', parent.key, 'pk')  -- no event tells a parker of it
-  redis.call('SADD', parent.key .. ':ops', run_id)
-end
+if up ~= NIL then calls.bind(above(run), run, called) end
 progress(run)
 -- What is paused is claimed by no caller either; it stands ready, and goes on with everything else.
 local paused = tag ~= NIL and (redis.call('HEXISTS', P .. 'holds', 'all') == 1

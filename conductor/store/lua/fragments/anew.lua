@@ -1,17 +1,20 @@
 -- A reopened `each` may have a hundred thousand items that begin anew: they are reached some pages at a time, so that no call is long. `anew`
 -- of the each is `from-to`, what has yet to be looked at; the caller goes on, and if it dies, the due sweep does. Gives whether more is left.
 local function begin_page(run, index, from, to, members)
-  local key, wanted, fresh_one, doubtful, n = item_key(run, index, from), {}, format(new_record(NIL)), format(new_record('d')), #members
+  local key, wanted, texts_of, n = item_key(run, index, from), {}, {}, #members
   for item = from, to do wanted[#wanted + 1] = int(item) end
   for i, text in ipairs(redis.call('HMGET', key, unpack(wanted))) do
     local state = string.sub(text or NIL, 1, 1)
     if state ~= COMPLETED and state ~= SKIPPED then
-      local doubt = has(string.match(text or NIL, '[^;]*$'), 'd')
+      -- What nobody will hear any more is in doubt; code that has run is asked about before it runs again.
+      local old = text and parse(text)
+      local flags = (old and (state == RUNNING or has(old.flags, 'd')) and 'd' or NIL) .. (old and (old.attempt > 0 or has(old.flags, 'o')) and 'o' or NIL)
+      texts_of[flags] = texts_of[flags] or format(new_record(flags))
       -- What the life before left in an index goes with its record; this very call may be about to look at it.
       if state == RUNNING then unleased[#unleased + 1] = ref(run, index, wanted[i]) end
       if state == RETRY_PENDING then redis.call('ZREM', P .. 'due', 'retry:' .. ref(run, index, wanted[i])) end
-      if state == RUNNING or state == RETRY_PENDING then run.records[slot_of(index, wanted[i])] = new_record(doubt and 'd' or NIL) end
-      put(key, wanted[i], doubt and doubtful or fresh_one)
+      if state == RUNNING or state == RETRY_PENDING then run.records[slot_of(index, wanted[i])] = new_record(flags) end
+      put(key, wanted[i], texts_of[flags])
       members[n + 1], members[n + 2], n = wanted[i], wanted[i], n + 2
     end
   end

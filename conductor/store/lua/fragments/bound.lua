@@ -18,3 +18,8 @@ local function tell_parent(run)
   emit(parent, 'u', index, NIL, 'child')
   put_back(parent, index, NIL, rec)
 end
+-- A step whose code waits for a call looks again at once; it has said when it would look by itself.
+local function wake_caller(run)
+  local place = redis.call('HGET', run.key, 'cs')
+  if place then redis.call('ZADD', P .. 'due', 'XX', 'LT', int(now), 'retry:' .. string.match(run.up, '^[^;]*') .. ':' .. place) end
+end

@@ -6,10 +6,11 @@ local function release_key(run)
   if mine then redis.call('PEXPIRE', key, num(redis.call('HGET', run.key, 'kr'))) end
 end
 -- Whoever asked for an op is told how it ended, unless the first attempt has answered its caller. After a loss (flag `1`, also where it does not
--- count towards poison) nobody knows whether the caller is still there.
+-- count towards poison) nobody knows whether the caller is still there; one that waited for a call of its own (`o`) has told its caller so, and one
+-- whose caller has stopped waiting (`n`) answers nobody.
 local function owe_telling(run, state)
   local rec = record(run, 0, NIL)
-  local answered = run.qr == 'retry' and run.g == 1 and rec and rec.attempt <= 1 and not has(rec.flags, '1')
+  local answered = run.qr == 'retry' and run.g == 1 and rec and rec.attempt <= 1 and not string.find(string.match(rec.flags, '^[^w]*'), '[1on]')
   local wanted = run.s ~= NIL or (run.qr == 'retry' and state == RUN_FAILED)
   if wanted and not answered and state ~= RUN_CANCELLED then redis.call('ZADD', P .. 'outbox', int(now), run.id .. ';' .. run.g) end
 end
@@ -28,7 +29,7 @@ local function finish(run, state, reason)
   local keep = redis.call('HGET', run.key, state == RUN_COMPLETED and 'rc' or 'rf')
   redis.call('ZADD', P .. 'ended:' .. state, int(now + num(keep)), run.id)
   release_key(run)
-  if run.ps ~= NIL then tell_parent(run) end
+  if run.ps ~= NIL then tell_parent(run) elseif run.up ~= NIL then wake_caller(run) end
   leave_lane(run)
 end
 local function end_run(run, state, reason)

@@ -53,7 +53,7 @@ local function enter_lane(run, roots)
   redis.call('ZREM', P .. 'progress', run.id)
   set(run, 'st', RUN_QUEUED)
   set(run, 'wy', NIL)
-  for index, flags in string.gmatch(roots, '(%d+)([sd]*)') do
+  for index, flags in string.gmatch(roots, '(%d+)(%l*)') do
     save(run, tonumber(index), NIL, {state = PENDING, left = 0, flags = flags})
   end
   return false
@@ -71,7 +71,7 @@ local function admit_next(name, lane)
   redis.call('ZREM', P .. 'due', 'lane:' .. run.id)
   admissions = admissions + 1
   set(run, 'st', RUN_RUNNING)
-  emit(run, 'a', (string.gsub(roots, '[sd]', NIL)))
+  emit(run, 'a', (string.gsub(roots, '%l', NIL)))
   open_roots(run, roots)
   progress(run)
   if on_admitted then on_admitted(run) end

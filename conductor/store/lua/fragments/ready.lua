@@ -72,7 +72,7 @@ end
 
 -- The first steps of a run; `s` behind one says that all before it were skipped (in a fork).
 local function open_roots(run, roots)
-  for index, flag in string.gmatch(roots, '(%d+)([sd]*)') do unblock(run, tonumber(index), flag) end
+  for index, flag in string.gmatch(roots, '(%d+)(%l*)') do unblock(run, tonumber(index), flag) end
 end
 
 -- Back to ready by the ordinary road: a due retry, a lapsed timer, a lost or returned lease.
