@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-__all__ = ["Body", "Limit", "Query", "Reason", "Seconds", "Word"]
+__all__ = ["Body", "Limit", "Query", "Reason", "Recorded", "Seconds", "Word"]
 
 
 class Body(BaseModel):
@@ -36,6 +36,7 @@ class Query(BaseModel):
 
 # It is redacted before it is written, for it is shown to everybody who sees what was moved.
 Reason = Annotated[str, Field(max_length=512, description="why; stands in the audit record and where what was moved is shown")]
+Recorded = Annotated[str, Field(max_length=512, description="why; stands in the audit record")]
 Word = Annotated[str, Field(max_length=1024)]
 Limit = Annotated[int, Field(ge=1, le=1000, description="how many at most")]
 # A bound of a field of its own does not count beside one that stands here.

@@ -17,9 +17,10 @@ def reply(content: Any, status: int = 200, headers: Mapping[str, str] | None = N
     return Response(json.dumps(content), status, headers, "application/json")
 
 
-def example(description: str, value: Any) -> dict[str, Any]:
-    """An answer as the OpenAPI document shows it."""
-    return {"description": description, "content": {"application/json": {"example": value}}}
+def example(description: str, value: Any, model: Any = None) -> dict[str, Any]:
+    """An answer as the OpenAPI document shows it: an example, and what every such answer is."""
+    told: dict[str, Any] = {"description": description, "content": {"application/json": {"example": value}}}
+    return told if model is None else told | {"model": model}
 
 
 def _error(code: str, message: str, hint: str) -> dict[str, Any]:

@@ -197,7 +197,7 @@ def test_an_empty_body_is_an_empty_object_where_nothing_need_be_said(bureau: Bur
     assert api.ask("POST", f"/v1/runs/{run_id}/resume").json()["state"] == "running"
     assert api.ask("POST", f"/v1/runs/{run_id}/cancel").json()["word"] == "ok"
     assert api.refused("POST", f"/v1/runs/{run_id}/pause") == (409, "run_finished")
-    assert api.refused("POST", f"/v1/runs/{run_id}/resume", {"reason": "x"}) == (422, "bad_input")
+    assert api.refused("POST", f"/v1/runs/{run_id}/resume", {"strange": "x"}) == (422, "bad_input")
 
 
 @pytest.mark.spec("SVC-1", "RUN-9")
@@ -242,6 +242,22 @@ def test_a_fork_is_a_new_run(bureau: Bureau, api: Api) -> None:
     bureau.drain()
     assert api.get(f"/v1/runs/{told['run_id']}/outcome")["result"] == 7
     assert api.refused("POST", f"/v1/runs/{run_id}/fork", {"from": "nobody"}) == (404, "unknown_step")
+
+
+@pytest.mark.spec("SVC-4")
+def test_whoever_moves_a_run_may_say_why_and_it_is_recorded(bureau: Bureau, api: Api) -> None:
+    failed, done = bureau.done({"number": 3, "bad": True}), bureau.done()
+    paused = bureau.run("asking")
+    api.post(f"/v1/runs/{paused}/pause", {"reason": "pause it"})
+    api.post(f"/v1/runs/{paused}/resume", {"reason": "resume it, token=secret"})
+    api.post(f"/v1/runs/{failed}/retry", {"reason": "retry it"})
+    api.post(f"/v1/runs/{done}/fork", {"from": "charge", "reason": "fork it"})
+    deeds = {deed["action"].rpartition("/")[2]: deed["reason"] for deed in api.get("/v1/audit")["deeds"]}
+    assert {name: deeds[name] for name in ("pause", "resume", "retry", "fork")} == {
+        "pause": "pause it", "resume": "resume it, token=***", "retry": "retry it", "fork": "fork it"}
+    assert api.refused("POST", f"/v1/runs/{done}/resolve", {"step": "charge", "absent": True, "reason": "x"}) == (409, "not_in_doubt")
+    for verb, body in (("retry", {}), ("resume", {}), ("fork", {"from": "charge"}), ("resolve", {"step": "charge", "absent": True})):
+        assert api.refused("POST", f"/v1/runs/{done}/{verb}", body | {"reason": 7}) == (422, "bad_input")
 
 
 @pytest.mark.spec("SVC-1")

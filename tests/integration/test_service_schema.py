@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from jsonschema_rs import Draft202012Validator
 
+from conductor.service import shown_runs, shown_upkeep
 from conductor.service.access import ALL_SCOPES, Caller
 from tests.integration.front import Front
 from tests.integration.front import opened as open_front
@@ -69,6 +71,41 @@ def test_the_document_says_what_each_route_is_for(front: Front) -> None:
     assert document["security"]
     starts = document["paths"]["/v1/runs"]["post"]
     assert starts["responses"]["201"]["content"]["application/json"]["example"]["run_id"]
+
+
+@pytest.mark.spec("SVC-1")
+def test_every_answer_has_a_form_and_every_example_is_of_it(front: Front) -> None:
+    """Nothing that is null is left out of an example: a program made from it would not expect it."""
+    document = front.conductor.asgi(auth=lambda _request: None).openapi()
+    shown = 0
+    for path, verbs in document["paths"].items():
+        for verb, told in verbs.items():
+            for status, answer in told["responses"].items():
+                for kind, content in answer.get("content", {}).items():
+                    assert content["schema"], (verb, path, status)
+                    if kind == "application/json" and "example" in content:
+                        schema = {"components": document["components"], **content["schema"]}
+                        assert [str(error) for error in Draft202012Validator(schema).iter_errors(content["example"])] == [], (verb, path, status)
+                        shown += status.startswith("2")
+    assert shown > 25
+    runs = document["paths"]["/v1/runs/{run_id}/consent"]
+    assert [runs[verb]["responses"]["200"]["content"]["application/json"]["example"]["consent"] for verb in ("put", "delete")] == [True, False]
+
+
+@pytest.mark.spec("SVC-1")
+def test_what_the_document_says_of_runs_is_what_they_answer_with(front: Front) -> None:
+    """Field by field: the schema allows more, so it would not notice one that it does not know."""
+    run_id = str(front.conductor.start("cli_orders", {"number": 1, "bad": True}, session="eve").id)
+    front.drain()
+    assert set(front.told("GET", "/runs?session=eve")["runs"][0]) == set(shown_runs.RunRow.model_fields)
+    told = front.told("GET", f"/runs/{run_id}")
+    assert set(told) == set(shown_runs.RunShown.model_fields)
+    assert set(told["why"]) == set(shown_runs.Said.model_fields)
+    assert set(front.told("GET", f"/runs/{run_id}/why")) == set(shown_runs.RunWhy.model_fields)
+    assert set(front.told("GET", f"/runs/{run_id}/outcome")) == set(shown_runs.OutcomeShown.model_fields) - {"result", "result_error"}
+    assert set(front.told("GET", f"/runs/{run_id}/events")) == set(shown_runs.EventsPage.model_fields)
+    assert set(front.told("GET", "/ready")) == set(shown_upkeep.Ready.model_fields)
+    assert set(front.told("POST", f"/runs/{run_id}/cancel")) == set(shown_runs.CancelledRun.model_fields)
 
 
 def test_every_operation_by_its_document(campaign: Campaign) -> None:

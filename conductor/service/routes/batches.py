@@ -24,6 +24,7 @@ from conductor.service.ownership import own_keys, own_operation, own_session
 from conductor.service.replies import Responses, example, reply
 from conductor.service.routes.runs import ROW
 from conductor.service.segments import SegmentRoute
+from conductor.service.shown_upkeep import BatchAsked, BatchPreview, BatchShown
 
 __all__ = ["router"]
 
@@ -41,8 +42,8 @@ _ASKED: Responses = {
     200: example("a dry run: how many runs are meant (`more`: at least so many), and some of them", {
         "dry_run": True, "action": "retry", "count": 8000, "more": False, "examples": [_RUN], "runs": [ROW],
         "now": 1_753_000_060_000,
-    }),
-    202: example("a worker does it", {"batch_id": _BATCH}),
+    }, BatchPreview),
+    202: example("a worker does it", {"batch_id": _BATCH}, BatchAsked),
 }
 
 
@@ -74,7 +75,9 @@ def move_many(
     return reply({"batch_id": batch_id}, 202, {"Location": f"/v1/batches/{batch_id}"})
 
 
-@router.get("/v1/batches/{batch_id}", summary="Show a batch", responses={200: example("how far it is, or what it came to", _STANDS)})
+@router.get("/v1/batches/{batch_id}", summary="Show a batch", responses={
+    200: example("how far it is, or what it came to", _STANDS, BatchShown),
+})
 def show_batch(batch_id: str, served: Served, caller: Reader) -> Response:
     """`unchanged` had moved on by themselves; `errors` are the first of those that failed. A batch is an operation: cancel it as one."""
     if ":" in batch_id:  # a step of a run is none

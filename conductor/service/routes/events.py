@@ -21,8 +21,9 @@ from conductor.service.access import Caller, Reader, Served
 from conductor.service.errors import Refusal, UnknownFilter
 from conductor.service.forms import Limit, Word
 from conductor.service.ownership import own_run
-from conductor.service.replies import Responses
+from conductor.service.replies import Responses, example
 from conductor.service.routes.sessions import known_session
+from conductor.service.shown_runs import EventsPage
 from conductor.service.streams import histories_of
 from conductor.service.tail import TailTeller
 from conductor.service.tellers import InboxTeller, RunTeller
@@ -67,7 +68,13 @@ router = APIRouter(route_class=SegmentRoute, prefix="/v1", tags=["events"])
 streams = APIRouter(route_class=StreamRoute)
 
 
-@router.get("/runs/{run_id}/events", responses=_STREAM, response_class=JSONResponse)
+_PAGE = example("a page, or a stream", {
+    "events": [{"number": 1, "kind": "started", "at": 1_753_000_000_000, "generation": 1}], "last": 1, "end": None,
+}, EventsPage)
+_PAGE["content"] |= _STREAM[200]["content"]
+
+
+@router.get("/runs/{run_id}/events", responses={200: _PAGE}, response_class=JSONResponse)
 def run_events(
     run_id: str, request: Request, caller: Reader, conductor: Served,
     after: Annotated[Word, Query(description="a number: only events behind it; `now`: only what comes")] = "0", limit: Limit = 100,

@@ -16,6 +16,7 @@ from conductor.runs.scopes import holds_json
 from conductor.service.access import Access, Admin, Reader, Served
 from conductor.service.metrics import CONTENT_TYPE, Metrics
 from conductor.service.replies import example, reply
+from conductor.service.shown_upkeep import Audit, Health, Ready
 from conductor.store.notices import Unreachable
 from conductor.sweeps.checkpoints import LATE_MS, lag_ms
 
@@ -31,7 +32,7 @@ _DEED = {
 }
 
 
-@router.get("/v1/health", summary="Whether the service lives", responses={200: example("it does", {"status": "ok"})})
+@router.get("/v1/health", summary="Whether the service lives", responses={200: example("it does", {"status": "ok"}, Health)})
 async def health() -> Response:
     """Says nothing about the store, so that a supervisor does not restart a service because Redis is away. Needs no token."""
     return reply({"status": "ok"})
@@ -48,8 +49,8 @@ _READY = {
 
 
 @router.get("/v1/ready", summary="Whether the service can work", responses={
-    200: example("it can; without scope read only `status` and `health` are told", _READY),
-    503: example("it cannot", {"status": "unavailable", "health": "red"}),
+    200: example("it can; without scope read only `status` and `health` are told", _READY, Ready),
+    503: example("it cannot", {"status": "unavailable", "health": "red"}, Ready),
 })
 async def ready(request: Request, served: Served) -> Response:
     """Whether the store answers and may be trusted with runs. Needs no token; with one of scope read it says more: what is paused, whether
@@ -95,7 +96,7 @@ def metrics(request: Request, _caller: Reader) -> Response:
     return Response(shown.render(), media_type=CONTENT_TYPE)
 
 
-@router.get("/v1/audit", summary="Who did what", responses={200: example("deeds, newest first", {"deeds": [_DEED], "cursor": None})})
+@router.get("/v1/audit", summary="Who did what", responses={200: example("deeds, newest first", {"deeds": [_DEED], "cursor": None}, Audit)})
 def audit(
     served: Served, _caller: Admin, limit: Annotated[int, Query(ge=1, le=1000)] = 100, cursor: Annotated[str, Query(max_length=64)] = "",
 ) -> Response:

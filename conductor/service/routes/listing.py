@@ -14,6 +14,7 @@ from conductor.service.access import Reader, Served
 from conductor.service.errors import UnknownFilter
 from conductor.service.replies import Responses, example, reply
 from conductor.service.routes.runs import ROW
+from conductor.service.shown_runs import Runs
 
 __all__ = ["router"]
 
@@ -22,7 +23,7 @@ router = APIRouter(tags=["runs"])
 _FILTERS = {"parameters": [*Where.openapi_parameters()]}
 _LISTED: Responses = {200: example("runs, newest first; with a cursor there may be more", {
     "runs": [ROW], "cursor": None, "now": 1_753_000_060_000,
-})}
+}, Runs)}
 
 
 @router.get("/v1/runs", summary="List runs", responses=_LISTED, openapi_extra=_FILTERS)

@@ -9,13 +9,15 @@ from pydantic import Field, model_validator
 from starlette.responses import Response
 
 from conductor.errors import RunFinished, RunQueued, UnknownKey, UnknownRun
+from conductor.operations.answers import Answer
 from conductor.runs.fork import fork_run
 from conductor.runs.waiting import run_of_key
 from conductor.service.access import Served, Writer
-from conductor.service.forms import Body, Reason
+from conductor.service.forms import Body, Reason, Recorded
 from conductor.service.ownership import own_run
 from conductor.service.replies import Responses, example, reply
 from conductor.service.segments import SegmentRoute
+from conductor.service.shown_runs import CancelledRun, ConsentShown, ForkShown, MovedRun, Taken
 from conductor.store.lanes import lane_of
 
 __all__ = ["router"]
@@ -23,12 +25,20 @@ __all__ = ["router"]
 router = APIRouter(route_class=SegmentRoute, tags=["runs"])
 
 _RUN, _FORK = "01908f2e-7c1a-7b3e-9d55-3f1c5e0a7b05", "01908f2e-7c1a-7e62-a0c4-5d21b7f03305"
-_MOVED: Responses = {200: example("what became of it", {"run_id": _RUN, "word": "ok", "state": "paused"})}
-_TAKEN: Responses = {
-    200: example("what became of it", {"run_id": _RUN, "word": "taken", "step": "approval", "state": "running", "id": "a1"}),
-}
+_SIGNALLED: Responses = {200: example("what became of it", {
+    "run_id": _RUN, "word": "taken", "step": "approval", "state": "running", "id": "a1",
+}, Taken)}
+_ANSWERED: Responses = {200: example("what became of it", {"run_id": _RUN, "word": "taken", "step": "draft", "state": "running"}, Taken)}
 
-_CONSENT: Responses = {200: example("whether it has consent of its own now", {"run_id": _RUN, "consent": True})}
+
+def _moves(state: str) -> Responses:
+    return {200: example("what became of it", {"run_id": _RUN, "word": "ok", "state": state}, MovedRun)}
+
+
+def _consents(given: bool) -> Responses:
+    return {200: example("whether it has consent of its own now", {"run_id": _RUN, "consent": given}, ConsentShown)}
+
+
 
 Name = Annotated[str, Field(min_length=1, max_length=256)]
 
@@ -49,6 +59,12 @@ class Pause(Body):
 
 class Nothing(Body):
     """An empty object, or no body at all."""
+
+
+class Why(Body):
+    """Why, or no body at all."""
+
+    reason: Recorded = ""
 
 
 class Signal(Body):
@@ -83,6 +99,7 @@ class Fork(Body):
 
     from_: Annotated[str, Field(alias="from", min_length=1, max_length=256)]
     changes: Annotated[dict[str, Any], Field(max_length=100, default_factory=dict)]
+    reason: Recorded = ""
 
 
 class Resolve(Body):
@@ -91,6 +108,7 @@ class Resolve(Body):
     step: Name
     landed: Any = None
     absent: bool = False
+    reason: Recorded = ""
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Resolve:
@@ -99,12 +117,12 @@ class Resolve(Body):
         return self
 
 
-_CANCEL, _PAUSE, _NOTHING = Cancel(), Pause(), Nothing()  # what an empty body means
+_CANCEL, _PAUSE, _NOTHING, _WHY = Cancel(), Pause(), Nothing(), Why()  # what an empty body means
 
 
 @router.post("/v1/runs/{run_id}/cancel", summary="Cancel a run", responses={200: example("what became of it", {
     "run_id": _RUN, "word": "ended", "state": "completed", "reason": "", "at": 1_753_000_000_000,
-})})
+}, CancelledRun)})
 def cancel(run_id: str, served: Served, caller: Writer, body: Cancel = _CANCEL) -> Response:
     """After `ok` nothing of it begins and no result is taken. One that has ended stays as it is, and the answer says how it ended."""
     own_run(served, caller, run_id)
@@ -112,21 +130,21 @@ def cancel(run_id: str, served: Served, caller: Writer, body: Cancel = _CANCEL) 
     return reply({**told, "word": told["word"].lower()})
 
 
-@router.post("/v1/runs/{run_id}/pause", summary="Pause a run", responses=_MOVED)
+@router.post("/v1/runs/{run_id}/pause", summary="Pause a run", responses=_moves("paused"))
 def pause(run_id: str, served: Served, caller: Writer, body: Pause = _PAUSE) -> Response:
     """Nothing of it is claimed any more; what runs may end."""
     own_run(served, caller, run_id)
     return _moved(served, served.pause(run_id, reason=body.reason, actor=caller.actor))
 
 
-@router.post("/v1/runs/{run_id}/resume", summary="Resume a run", responses=_MOVED)
-def resume(run_id: str, served: Served, caller: Writer, _body: Nothing = _NOTHING) -> Response:
+@router.post("/v1/runs/{run_id}/resume", summary="Resume a run", responses=_moves("running"))
+def resume(run_id: str, served: Served, caller: Writer, _body: Why = _WHY) -> Response:
     """It goes on; where a failed step paused it, what failed gets a fresh budget."""
     own_run(served, caller, run_id)
     return _moved(served, served.resume(run_id, actor=caller.actor))
 
 
-@router.put("/v1/runs/{run_id}/consent", summary="Consent to everything in a run", responses=_CONSENT)
+@router.put("/v1/runs/{run_id}/consent", summary="Consent to everything in a run", responses=_consents(True))
 def consent(run_id: str, served: Served, caller: Writer, _body: Nothing = _NOTHING) -> Response:
     """Capabilities that need consent have it in this run, until it ends or the consent is taken back."""
     own_run(served, caller, run_id)
@@ -134,7 +152,7 @@ def consent(run_id: str, served: Served, caller: Writer, _body: Nothing = _NOTHI
     return reply({"run_id": run_id, "consent": True})
 
 
-@router.delete("/v1/runs/{run_id}/consent", summary="Take the consent of a run back", responses=_CONSENT)
+@router.delete("/v1/runs/{run_id}/consent", summary="Take the consent of a run back", responses=_consents(False))
 def revoke_consent(run_id: str, served: Served, caller: Writer) -> Response:
     """It counts from the next attempt on."""
     own_run(served, caller, run_id)
@@ -142,8 +160,8 @@ def revoke_consent(run_id: str, served: Served, caller: Writer) -> Response:
     return reply({"run_id": run_id, "consent": False})
 
 
-@router.post("/v1/runs/{run_id}/retry", summary="Retry a failed run", responses=_MOVED)
-def retry(run_id: str, served: Served, caller: Writer, _body: Nothing = _NOTHING) -> Response:
+@router.post("/v1/runs/{run_id}/retry", summary="Retry a failed run", responses=_moves("running"))
+def retry(run_id: str, served: Served, caller: Writer, _body: Why = _WHY) -> Response:
     """A new generation: what completed stays, the rest runs again."""
     own_run(served, caller, run_id)
     return _moved(served, served.retry(run_id, actor=caller.actor))
@@ -157,28 +175,28 @@ def _moved(served: Served, told: dict[str, Any]) -> Response:
     return reply({**told, "word": told["word"].lower()})
 
 
-@router.post("/v1/runs/{run_id}/signal", summary="Send a signal", responses=_TAKEN)
+@router.post("/v1/runs/{run_id}/signal", summary="Send a signal", responses=_SIGNALLED)
 def signal(run_id: str, served: Served, caller: Writer, body: Signal) -> Response:
     """Its value is checked against the wait's type before anything is written. `kept`: nothing waits for it yet."""
     own_run(served, caller, run_id)
     return reply(served.signal(run_id, body.name, body.value, id=body.id))
 
 
-@router.post("/v1/runs/{run_id}/advance", summary="Answer for an agent", responses=_TAKEN)
+@router.post("/v1/runs/{run_id}/advance", summary="Answer for an agent", responses=_ANSWERED)
 def advance(run_id: str, served: Served, caller: Writer, body: Advance) -> Response:
     """The first answer wins; the same one again gets the same reply."""
     own_run(served, caller, run_id)
     return reply(served.advance(run_id, body.step, body.result, actor=caller.actor))
 
 
-@router.post("/v1/workflows/{workflow}/signal", summary="Send a signal by key", responses=_TAKEN)
+@router.post("/v1/workflows/{workflow}/signal", summary="Send a signal by key", responses=_SIGNALLED)
 def signal_by_key(workflow: str, served: Served, caller: Writer, body: KeyedSignal) -> Response:
     """As for a run, which is named by its workflow and key."""
     run_id = _of_key(served, caller, workflow, body.key)
     return reply(served.signal(run_id, body.name, body.value, id=body.id))
 
 
-@router.post("/v1/workflows/{workflow}/advance", summary="Answer for an agent by key", responses=_TAKEN)
+@router.post("/v1/workflows/{workflow}/advance", summary="Answer for an agent by key", responses=_ANSWERED)
 def advance_by_key(workflow: str, served: Served, caller: Writer, body: KeyedAdvance) -> Response:
     """As for a run, which is named by its workflow and key."""
     run_id = _of_key(served, caller, workflow, body.key)
@@ -197,10 +215,10 @@ def _of_key(served: Served, caller: Writer, workflow: str, key: str) -> str:
 
 
 @router.post("/v1/runs/{run_id}/fork", summary="Fork a run", status_code=201, responses={
-    201: example("the new run", {"run_id": _FORK, "forked_from": _RUN, "from": "pay", "effects_repeat": True, "new": True}),
+    201: example("the new run", {"run_id": _FORK, "forked_from": _RUN, "from": "pay", "effects_repeat": True, "new": True}, ForkShown),
     200: example("the fork that this key already has", {
         "run_id": _FORK, "forked_from": _RUN, "from": "pay", "effects_repeat": True, "new": False,
-    }),
+    }, ForkShown),
 })
 def fork(
     run_id: str, served: Served, caller: Writer, body: Fork,
@@ -217,7 +235,10 @@ def fork(
 
 
 @router.post("/v1/runs/{run_id}/resolve", summary="Settle an effect in doubt", responses={
-    200: example("the operation", {"operation_id": f"{_RUN}:pay", "state": "completed"}),
+    200: example("the operation, which goes on with it", {
+        "operation_id": f"{_RUN}:pay", "status": "queued", "queue_reason": "",
+        "hint": f"ask `conductor ops show {_RUN}:pay` for its end; the session that asked finds it in its inbox",
+    }, Answer),
 })
 def resolve(run_id: str, served: Served, caller: Writer, body: Resolve) -> Response:
     """Say whether the effect of a step happened, where nobody else can tell."""

@@ -24,7 +24,7 @@ from conductor.operations.read import OpFilter
 from conductor.operations.showing import show_operation as show
 from conductor.service.access import Caller, Reader, Served, Writer, spelling_of
 from conductor.service.errors import Forbidden
-from conductor.service.forms import Body, Limit, Query, Seconds, Word
+from conductor.service.forms import Body, Limit, Query, Recorded, Seconds, Word
 from conductor.service.ownership import own_keys, own_operation, own_session
 from conductor.service.patience import until
 from conductor.service.replies import reply
@@ -110,7 +110,9 @@ class Calling(Submission):
     timeout: float = Field(30, ge=0, le=_CALL_SECONDS, description="seconds to wait; the operation goes on after it")
 
 
-@router.post("/call", response_model=Answer, response_model_exclude_none=True)
+@router.post("/call", response_model=Answer, response_model_exclude_none=True, responses={
+    202: {"model": QueuedForRetry | Submitted | TimedOut, "description": "it has not ended"},
+})
 async def call(asked: Calling, caller: Writer, conductor: Served, request: Request, response: Response) -> Any:
     """Run a capability on a worker and wait for its answer. 200: it has ended, `status` says how. 202: it is queued for a retry (which is
     not success) or the time is over (its outcome is unknown, not failed); ask for it under its id."""
@@ -158,6 +160,7 @@ def _refuse_beyond(conductor: Conductor, caller: Caller, name: str) -> None:
 
 
 class Retrying(Body):
+    reason: Recorded = ""
     health_check: bool = Field(False, description="probe what the capability needs first; if it is not there, nothing is replayed")
 
 
@@ -168,6 +171,7 @@ class Cancelling(Body):
 class Resolving(Body):
     """One of the two: it happened and gave `landed` (null if it gave nothing), or it did not happen."""
 
+    reason: Recorded = ""
     landed: Any = Field(None, description="it happened, and this is what it gave")
     absent: Literal[True] | None = Field(None, description="it did not happen: run it again")
 

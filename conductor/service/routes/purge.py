@@ -12,6 +12,7 @@ from conductor.runs.erasing import erase_named
 from conductor.service.access import Admin, Served
 from conductor.service.forms import Body, Reason
 from conductor.service.replies import example, reply
+from conductor.service.shown_upkeep import PurgeShown
 
 __all__ = ["router"]
 
@@ -33,7 +34,7 @@ class Purging(Body):
 
 @router.post("/purge", summary="Erase runs", responses={200: example("what was found, and what of it is gone", {
     "found": 3, "purged": 2, "kept": [_RUN], "examples": [_RUN], "more": False, "dry_run": False,
-})})
+}, PurgeShown)})
 def purge(body: Purging, served: Served, _caller: Admin) -> Response:
     """Delete for good what has ended, from the store, the archive and the blob store: a dry run unless it is asked not to be one. What has
     not ended is kept; with `more` ask again."""

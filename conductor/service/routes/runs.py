@@ -22,6 +22,7 @@ from conductor.service.patience import until
 from conductor.service.quick import QuickRoute
 from conductor.service.replies import example, reply
 from conductor.service.segments import SegmentRoute
+from conductor.service.shown_runs import OutcomeShown, RunShown, RunWhy, Started
 from conductor.store.notices import glimpse
 
 __all__ = ["router"]
@@ -31,11 +32,14 @@ router = APIRouter(route_class=SegmentRoute, tags=["runs"])
 _LONGEST_WAIT = 30
 RUN = "01908f2e-7c1a-7b3e-9d55-3f1c5e0a7b05"
 ROW = {
-    "run_id": RUN, "workflow": "order", "state": "running", "reason": "", "generation": 1, "session": "alice", "key": "order-42",
-    "tags": ["eu"], "created_at": 1_753_000_000_000, "ended_at": None, "steps_left": 2, "running": 1,
+    "run_id": RUN, "workflow": "order", "state": "running", "reason": "", "generation": 1, "queue": "celery", "priority": 5, "lane": None,
+    "session": "alice", "key": "order-42", "tags": ["eu"], "created_at": 1_753_000_000_000, "ended_at": None, "deadline": None,
+    "duration_ms": 60_000, "progress_at": 1_753_000_057_000, "idle_since": None, "idle_ms": None, "active_waiters": [], "forked_from": None,
+    "parent_id": None, "root_id": None, "starts_at": None, "held": [], "events": 3, "steps_left": 2, "steps_failed": 0, "running": 1,
+    "ready": 0,
 }
 _OUTCOME = {
-    "run_id": RUN, "workflow": "order", "state": "failed", "ended": True, "generation": 1, "reason": "step_failed",
+    "run_id": RUN, "workflow": "order", "session": "alice", "state": "failed", "ended": True, "generation": 1, "reason": "step_failed",
     "ended_at": 1_753_000_004_000, "deadline": None, "last_event": 7, "live_leases": 0, "due": 0, "children": 0,
     "progress_at": 1_753_000_004_000, "parked": False,
     "error": {
@@ -112,8 +116,10 @@ class StartRoute(QuickRoute):
 router.add_api_route(
     "/v1/runs", start_run, methods=["POST"], summary="Start a run", status_code=201, route_class_override=StartRoute,
     responses={
-        201: example("a new run", {"run_id": RUN, "workflow": "order", "new": True, "state": "running"}),
-        200: example("the run that this key already has", {"run_id": RUN, "workflow": "order", "new": False, "state": "completed"}),
+        201: example("a new run", {"run_id": RUN, "workflow": "order", "new": True, "state": "running"}, Started),
+        200: example("the run that this key already has", {
+            "run_id": RUN, "workflow": "order", "new": False, "state": "completed",
+        }, Started),
     },
 )
 
@@ -124,10 +130,10 @@ def _state(served: Served, run_id: str) -> str:
 
 
 @router.get("/v1/runs/{run_id}", summary="Show a run", responses={200: example("the run, its steps, and why it stands so", {
-    **ROW, "progress": {"completed": 1, "running": 1, "pending": 1},
-    "steps": [{"index": 0, "name": "check", "kind": "step", "state": "completed"}],
+    **ROW, "now": 1_753_000_060_000, "progress": {"completed": 1, "running": 1, "pending": 1}, "holds": {},
+    "steps": [{"index": 0, "name": "check", "kind": "step", "state": "completed"}], "parked": False, "archived": None, "kept_until": None,
     "why": {"sentence": "step pay is running for 3 s", "command": ""},
-})})
+}, RunShown)})
 def show(run_id: str, served: Served, caller: Reader, values: bool = False) -> Response:
     """From the store, or from the archive for one that is parked or has left. `values=true` adds input and result."""
     own_run(served, caller, run_id)
@@ -137,14 +143,14 @@ def show(run_id: str, served: Served, caller: Reader, values: bool = False) -> R
 @router.get("/v1/runs/{run_id}/why", summary="Why a run stands so", responses={200: example("in one sentence, and what would move it", {
     "run_id": RUN, "workflow": "order", "state": "paused", "reason": "requested", "sentence": "run 01908f2e of order is paused on request",
     "command": f"conductor resume {RUN}",
-})})
+}, RunWhy)})
 def explain(run_id: str, served: Served, caller: Reader) -> Response:
     """What it waits for or why it ended, and the command that would move it."""
     own_run(served, caller, run_id)
     return reply(explain_run(served.engine, run_id, spelling=spelling_of(served)))
 
 
-@router.get("/v1/runs/{run_id}/outcome", summary="How a run ended", responses={200: example("the terminal record", _OUTCOME)})
+@router.get("/v1/runs/{run_id}/outcome", summary="How a run ended", responses={200: example("the terminal record", _OUTCOME, OutcomeShown)})
 async def ask_outcome(
     request: Request, run_id: str, served: Served, caller: Reader, wait: Annotated[float, Query(ge=0, le=_LONGEST_WAIT)] = 0,
 ) -> Response:
