@@ -21,6 +21,8 @@ CHUNK = 64  # members of a staged list in one chunk
 INLINE_ITEMS = 256
 INLINE_CHARS = 16_384
 _KEPT = 256
+_SMALL, _LARGE = 16_384, 8_388_608  # characters: of one value that need not be counted, of all others together
+_NODE = 256  # what a node of a graph weighs
 
 T = TypeVar("T")
 Value = str | Results[object] | None
@@ -31,17 +33,40 @@ def staged_ref(fence: int, total: int) -> str:
     return f"@{fence};{total};{CHUNK}"
 
 
-class _Recent(OrderedDict[object, T]):
-    """The last few values; dropping one costs a read, nothing else."""
+class Recent(OrderedDict[object, T]):
+    """The last few values, and of large ones so many as are not too much together; dropping one costs a read, nothing else. Small ones are
+    not weighed together: all that are kept are not much."""
+
+    def __init__(self, weigh: Callable[[T], int]) -> None:
+        super().__init__()
+        self._weigh = weigh
+        self._large: OrderedDict[object, int] = OrderedDict()
+        self._total = 0
 
     def fetch(self, key: object, read: Callable[[], T]) -> T:
-        if key in self:
-            self.move_to_end(key)
-            return self[key]
-        value = self[key] = read()
+        if key not in self:
+            return self.keep(key, read())
+        self.move_to_end(key)
+        if key in self._large:
+            self._large.move_to_end(key)
+        return self[key]
+
+    def keep(self, key: object, value: T) -> T:
+        """Keep a value that is at hand."""
+        self._total -= self._large.pop(key, 0)
+        self[key] = value
         if len(self) > _KEPT:
-            self.popitem(last=False)
+            self._drop(next(iter(self)))
+        if (weight := self._weigh(value)) > _SMALL:
+            self._large[key] = weight
+            self._total += weight
+            while self._total > _LARGE and len(self._large) > 1:
+                self._drop(next(iter(self._large)))
         return value
+
+    def _drop(self, key: object) -> None:
+        del self[key]
+        self._total -= self._large.pop(key, 0)
 
 
 class Inputs:
@@ -49,22 +74,22 @@ class Inputs:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._graphs: _Recent[Graph] = _Recent()
-        self._starts: _Recent[str] = _Recent()
-        self._lists: _Recent[str] = _Recent()
-        self._chunks: _Recent[list[str]] = _Recent()
+        self._graphs: Recent[Graph] = Recent(lambda graph: _NODE * len(graph.nodes))
+        self._starts: Recent[str] = Recent(len)
+        self._lists: Recent[str] = Recent(len)
+        self._chunks: Recent[list[str]] = Recent(lambda members: sum(map(len, members)))
 
     def graph(self, held: Attempt) -> Graph:
         return self._graphs.fetch(held.graph, lambda: self._store.graph(partition_of(held.run_id), held.graph))
 
     def know(self, graph: Graph) -> None:
         """Spare the read of a graph that the caller has."""
-        self._graphs[graph.hash] = graph
+        self._graphs.keep(graph.hash, graph)
 
     def start(self, held: Attempt) -> str:
         """The run's input, which travels only with the first claim of a run."""
         if held.input is not None:
-            self._starts[held.run_id] = held.input
+            return self._starts.keep(held.run_id, held.input)
         return self._starts.fetch(held.run_id, lambda: self._one(self._store.keys.run(held.run_id), "i"))
 
     def own(self, held: Attempt) -> str:
