@@ -221,5 +221,5 @@ def _place_in_lane(count: Count, source: Source, run: RunRecord) -> None:
     count.differ(f"place in the queue of lane {run.lane}", run.state is RunState.QUEUED, at.position > 0)
     if at.position and at.timeout_ms:
         count.differ("timer of its queue", True, at.until > 0)
-    if run.state is RunState.QUEUED:
+    if run.state is RunState.QUEUED and run.left:  # a retry of last steps alone opens none
         count.differ("first steps to be opened", True, bool(run.roots))

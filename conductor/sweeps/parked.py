@@ -28,7 +28,7 @@ __all__ = ["NAME", "sweep_parked"]
 
 NAME = "parked"
 _LOOKED = "parked_look"
-_WAKES, _BATCH, _AT_MOST = 400, 50, 400
+_WAKES, _BATCH, _AT_MOST = 200, 50, 200
 _HURRY_MS = 60_000
 _LONGEST_REST_MS = 30_000
 

@@ -6,6 +6,7 @@ import random
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,13 +18,19 @@ from conductor.ids import new_run_id
 from conductor.records import NewRun
 from conductor.runs.doctor import examine, found_durability, refuse_unsafe
 from conductor.runs.fsck import fsck
+from conductor.runs.parking import park, wake
+from conductor.runs.recover import recover
 from conductor.settings import Settings
 from conductor.store import Store, connect
+from conductor.store.indexes import record_ids
 from conductor.store.reads import read_now, read_run, read_runs
+from conductor.sweeps.archiving import hurries
+from conductor.sweeps.checkpoints import lag_ms, sweep_checkpoints
 from tests.integration.playing import Player, chain
 from tests.integration.test_waiting_runs import Desk
 from tests.support.cluster import ValkeyCluster
 from tests.support.crew import Crew, engine_of, random_graph
+from tests.support.leaks import forget
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.spec("ACT-3", "SET-2")
@@ -89,6 +96,27 @@ def test_declared_runs_calls_and_the_command_line_work_as_on_one_server(cluster:
         checks = {check["name"]: check for check in shop.json("doctor")["checks"]}
         assert checks["persistence"]["status"] == checks["eviction"]["status"] == "ok"
         assert "(3 nodes)" in checks["persistence"]["found"]
+        assert fsck(shop.engine) == []
+
+
+@pytest.mark.spec("IDLE-6", "REC-6")
+def test_runs_are_parked_copied_and_recovered_on_every_node(cluster: ValkeyCluster, spread: str, tmp_path: Path) -> None:
+    with registry.isolated():
+        shop = Desk(cluster.url, spread, archive_url=f"sqlite:///{tmp_path}/archive.db")
+        runs = [shop.begun() for _ in range(6)]
+        assert {run_id[-2:] for run_id in runs} == {"00", "01"}, "on two nodes"
+        store = shop.engine.store
+        assert set(park(shop.engine, runs[:3], read_now(store))) == set(runs[:3])
+        eventually(lambda: sweep_checkpoints(shop.engine) is not None and lag_ms(shop.engine) == 0, 10, what="checkpoints catch up")
+        assert shop.conductor.run(runs[0]).signal("approval", {"by": "Ada"}).word == "taken"
+        assert wake(shop.engine, runs[0])[0] == "OK"
+        for node in store.client().nodes().values():
+            forget(node, spread)
+        told = recover(shop.engine)
+        assert (told.wiped, told.restored, told.errors) == (True, 6, [])
+        assert {run_id for page in record_ids(store) for run_id in page} == set(runs)
+        assert recover(shop.engine).skipped == 6
+        assert not hurries(shop.engine)
         assert fsck(shop.engine) == []
 
 

@@ -138,6 +138,7 @@ def test_a_retry_that_is_queued_with_nothing_left_but_last_steps_is_not_settled_
     assert desk.engine.store.log_of(run_id) == before
     assert desk.state(run_id) == "queued"
     assert desk.lane(run_id) == ((holder,), (run_id,))
+    desk.sound()
     desk.conductor.cancel(holder)
     for _ in range(3):
         desk.drain()
