@@ -14,7 +14,7 @@ import redis
 from celery import Celery
 from pydantic import BaseModel
 
-from conductor import Conductor, Workflow
+from conductor import Conductor, Ctx, TransientError, Workflow
 from conductor.declare.capability import capability
 from conductor.sweeps.idle import sweep_idle
 from ops.bench.works import NAP_SECONDS, Work, span
@@ -51,13 +51,16 @@ told: Workflow[None] = Workflow("told")
 told.wait("word", int)
 
 
-@capability("bench_op", retry="replay")
-def bench_op(n: int) -> int:
+@capability("bench_op", retry="replay", backoff="none")
+def bench_op(n: int, ctx: Ctx) -> int:
+    """Its first attempt, in the driver's own process, fails: what is left is a retry that is due."""
+    if ctx.attempt == 1:
+        raise TransientError("not yet")
     return n
 
 
 class OpHandle:
-    """A submitted operation, asked like a run."""
+    """An operation, asked like a run."""
 
     def __init__(self, operation_id: str) -> None:
         self.id = operation_id
@@ -166,7 +169,7 @@ class ConductorPlug:
             case "one":
                 return one.delay(Number(n=number))
             case "op":
-                return OpHandle(conductor.submit(bench_op, {"n": number}).operation_id)
+                return OpHandle(conductor.call(bench_op, {"n": number}).operation_id)
             case "chain":
                 return chains[work.size].delay(None)
             case "timed_chain":

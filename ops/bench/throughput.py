@@ -92,8 +92,8 @@ ROWS = [
         quick_work="1,000 one-step runs, drained",
     ),
     Row(
-        "operations", "10,000 due operations, drained", "ops/s", operations, {"celery": 2}, quick=True,
-        quick_work="1,000 due operations, drained",
+        "operations", "10,000 due retries of operations, drained", "ops/s", operations, {"celery": 2}, quick=True,
+        quick_work="1,000 due retries of operations, drained",
     ),
     Row("start", "start accepted, durable", "runs/s", accepted, {"celery": 2, "huey": None}, always=True, quick=True),
     Row(

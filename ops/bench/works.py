@@ -28,7 +28,7 @@ class Work:
 
 
 one = Work("one")
-op = Work("op")  # a stand-alone operation; to a peer that knows none, its ordinary task
+op = Work("op")  # a stand-alone operation whose retry is due; to a peer that knows none, its ordinary task
 
 
 def chain(size: int) -> Work:

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from conductor import Ctx
 from conductor.declare import registry
 from conductor.declare.capability import capability
 from conductor.operations import call, hands, read
-from conductor.operations.answers import Completed
+from conductor.operations.answers import Cancelled
 from conductor.store import Store
 from tests.integration.cashier import Cashier
 
@@ -68,6 +69,12 @@ def test_hands_that_are_too_many_are_put_away(shop: Cashier) -> None:
 def test_what_a_call_could_not_tell_is_told_before_the_next_one_is_answered(shop: Cashier, monkeypatch: pytest.MonkeyPatch) -> None:
     """The store was away when the first call had ended: its outcome is still in the hands that made it."""
     pay = shop.effect("none", lambda: None)
+
+    @capability("regretted")
+    def regretted(ctx: Ctx) -> str:
+        shop.store.cancel(ctx.run_id, reason="regretted")
+        return "not heard"
+
     commit = type(shop.store).commit
 
     def away(*args: Any) -> Any:
@@ -77,7 +84,5 @@ def test_what_a_call_could_not_tell_is_told_before_the_next_one_is_answered(shop
     with pytest.raises(ConnectionError):
         call.call(shop.engine, pay, {"name": "first"})
     monkeypatch.setattr(type(shop.store), "commit", commit)
-    second = call.call(shop.engine, pay, {"name": "second"})
-    assert isinstance(second, Completed) and second.result == "paid second"
-    ends = {read.find(shop.engine, one.operation_id).result for one in read.list_operations(shop.engine)}
-    assert ends == {"paid first", "paid second"}
+    assert isinstance(call.call(shop.engine, regretted), Cancelled), "that of the first was taken, not that of the second"
+    assert {read.find(shop.engine, one.operation_id).result for one in read.list_operations(shop.engine)} == {"paid first", None}
