@@ -107,8 +107,10 @@ def advance(engine: Engine, run_id: str, step: str, result: Any = None, *, actor
     for _ in range(_TRIES):  # it may be parked again before it is told
         if told.word != "PARKED":
             break
-        awake(engine, run_id)
+        is_back = awake(engine, run_id)
         told = engine.store.advance(run_id, index, digest=digest, payload=payload, actor=actor)
+        if not is_back:
+            break
     if told.word == "PARKED":
         problem = "it is parked and does not come back, so nobody can say whether this step still waits; nothing was taken; resume it first"
         raise ArchivedRunCorrupt(run_id=run_id, prefix="archive", problem=problem)
