@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from conductor.errors import ArchivedRunCorrupt, ArchiveUnreachable, redact
+from conductor.errors import ArchivedRunCorrupt, ArchiveUnreachable
 from conductor.runs.archived import archived_row
 from conductor.runs.parking import awake
 from conductor.state import RunState
@@ -28,7 +28,6 @@ def cancel(
 ) -> Cancelled:
     """OK, ALREADY, COMPENSATING, ENDED or UNKNOWN, and whoever has to move then is woken. A run that only the archive has answers as its
     record there says. With `only` a run that lives in another generation by now is left alone: SUPERSEDED."""
-    reason = redact(reason)  # whoever sees the run, its events or a list reads it
     for _ in range(_TRIES):
         told: Cancelled = engine.store.cancel(run_id, reason=reason, actor=actor, terminate=terminate, compensate=compensate, only=only)
         engine.poke(told.pokes)

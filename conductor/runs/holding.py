@@ -173,15 +173,16 @@ class Pulse:
 
     def _fall_asleep(self) -> None:
         self._awake.clear()
-        if not self._resting:  # woken at this very moment
+        if self._over or not self._resting:  # ended or woken at this very moment
             self._awake.set()
 
     def end(self) -> None:
+        """For good, when everything has been told."""
         self._over = True
         self._awake.set()
 
     def _run(self) -> None:
-        while self._awake.wait() and not self._over:
+        while self._awake.wait() and (self._holding.finished or not self._over):
             time.sleep(TICK)
             try:
                 self._tick(time.monotonic())

@@ -15,7 +15,18 @@ from conductor.log import UnreadableEntry
 from conductor.runs.places import missing
 from conductor.state import RunState, StepState
 from conductor.store.indexes import scores
-from conductor.store.reads import EachRecord, RunRecord, StepRecord, read_each, read_events, read_graph, read_items, read_run, read_runs, read_steps
+from conductor.store.reads import (
+    EachRecord,
+    RunRecord,
+    StepRecord,
+    read_each,
+    read_events,
+    read_graph,
+    read_items,
+    read_run,
+    read_runs,
+    read_steps,
+)
 
 if TYPE_CHECKING:
     from conductor.wiring import Engine

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from conductor.errors import redact
 from conductor.runs.parking import awake
 from conductor.runs.retry import resume_failed
 from conductor.store.answers import Moved
@@ -18,7 +17,7 @@ __all__ = ["pause_run", "resume_run"]
 def pause_run(engine: Engine, run_id: str, *, reason: str = "", actor: str = "", only: int | None = None) -> Moved:
     """Stop claims of a run; running attempts may commit. With `only` nothing is done to a run of another generation: SUPERSEDED."""
     awake(engine, run_id)
-    told: Moved = engine.store.pause(run_id, reason=redact(reason), actor=actor, only=only)
+    told: Moved = engine.store.pause(run_id, reason=reason, actor=actor, only=only)
     return told
 
 

@@ -25,6 +25,7 @@ _HINTS: Mapping[str, str] = {
     # What has moved on.
     "key_conflict": "Use another key for other work; what has the key is named in details, if you may see it.",
     "conflict": "Look at it again, then repeat.",
+    "call_changed": "Fork the run where its steps call with other values than before, or correct the code and retry it.",
     "not_failed": "Only what has failed can be retried; GET /v1/runs/{id}, or GET /v1/operations/{id} for an operation, shows its state.",
     "run_finished": "The run has ended; GET /v1/runs/{id}/outcome tells how.",
     "run_queued": "Wait until its lane admits it (GET /v1/lanes/{name}), or cancel it.",

@@ -9,7 +9,7 @@ from typing import Any
 from redis import exceptions
 
 from conductor.codec import blob_names, check_text, drop_blobs
-from conductor.errors import StoreFull
+from conductor.errors import StoreFull, redact
 from conductor.ids import partition_of
 from conductor.records import LEASE_MS, Graph, NewRun
 from conductor.store.answers import Cancelled, Moved, Started
@@ -170,8 +170,9 @@ class RunVerbs(Door):
 
 
 def said(text: str, what: str) -> str:
-    """A person's words as they stand in the log, whose fields are kept apart by semicolons; empty for none."""
-    return check_text(text, what, _LONGEST).replace(";", ",") if text != "" else ""
+    """A person's words as they stand in the log, without secrets, because everyone who sees the run reads them, and without semicolons,
+    which keep its fields apart; empty for none."""
+    return redact(check_text(text, what, _LONGEST)).replace(";", ",") if text != "" else ""
 
 
 def _life(generation: int | None) -> str:

@@ -10,7 +10,7 @@ from conductor.declare import registry
 from conductor.declare.capability import Capability, capability
 from conductor.declare.effects import EffectSpec, Verdict
 from conductor.declare.starting import start_options
-from conductor.operations import read
+from conductor.operations import listing, read
 from conductor.operations.start import start_operation
 from conductor.records import QueueReason
 from conductor.runs.execute import Drainer
@@ -76,7 +76,7 @@ class Cashier:
 
     def the_operation(self) -> read.Operation:
         """The only stand-alone operation there is."""
-        (found,) = read.list_operations(self.engine, steps=False)
+        (found,) = listing.list_operations(self.engine, steps=False)
         return read.find(self.engine, found.operation_id)
 
     def clean(self) -> None:

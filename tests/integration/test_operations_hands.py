@@ -12,7 +12,7 @@ import pytest
 from conductor import Ctx
 from conductor.declare import registry
 from conductor.declare.capability import capability
-from conductor.operations import call, hands, read
+from conductor.operations import call, hands, listing, read
 from conductor.operations.answers import Cancelled
 from conductor.store import Store
 from tests.integration.cashier import Cashier
@@ -85,4 +85,4 @@ def test_what_a_call_could_not_tell_is_told_before_the_next_one_is_answered(shop
         call.call(shop.engine, pay, {"name": "first"})
     monkeypatch.setattr(type(shop.store), "commit", commit)
     assert isinstance(call.call(shop.engine, regretted), Cancelled), "that of the first was taken, not that of the second"
-    assert {read.find(shop.engine, one.operation_id).result for one in read.list_operations(shop.engine)} == {"paid first", None}
+    assert {read.find(shop.engine, one.operation_id).result for one in listing.list_operations(shop.engine)} == {"paid first", None}

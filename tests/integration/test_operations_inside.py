@@ -14,9 +14,9 @@ from conductor.declare.capability import capability
 from conductor.declare.effects import EffectSpec
 from conductor.declare.limits import Limit
 from conductor.errors import GetInsideStep, NotFailed, RunFailed
-from conductor.operations import acting, call, read
+from conductor.operations import acting, call, listing, read
 from conductor.operations.answers import Answer, Cancelled, Completed, Failed, QueuedForRetry, Submitted
-from conductor.runs.erasing import purge_run
+from conductor.runs.erasing import purge_but_blobs
 from conductor.runs.execute import Drainer
 from conductor.runs.handle import Handle
 from conductor.runs.retry import resume_failed, retry_run
@@ -68,7 +68,7 @@ def over(shop: Cashier, operation_id: str, state: str = "completed") -> bool:
     """Its retention is over: whether the sweep deletes it."""
     client: Any = shop.store.client()
     client.zadd(shop.store.keys.of(0, f"ended:{state}"), {operation_id: 1000}, xx=True)
-    return purge_run(shop.engine, operation_id, due_only=True)
+    return purge_but_blobs(shop.engine, operation_id, due_only=True) is not None
 
 
 def again(shop: Cashier, handle: Handle) -> None:
@@ -437,7 +437,7 @@ def test_a_call_of_the_app_inside_a_step_ends_with_the_run(shop: Cashier) -> Non
     Drainer(shop.engine, worker_name="w").drain(0, "q")
     handle.cancel("enough")
     shop.work()
-    ends = [call.answer_of(shop.engine, one.operation_id) for one in read.list_operations(shop.engine, steps=False)]
+    ends = [call.answer_of(shop.engine, one.operation_id) for one in listing.list_operations(shop.engine, steps=False)]
     assert len(ends) == 2 and all(isinstance(one, Cancelled) for one in ends)
 
 
@@ -453,7 +453,7 @@ def test_nobody_waits_for_a_worker_inside_a_step_and_nothing_is_written(shop: Ca
     handle = one_step(shop, buy)
     shop.work()
     assert handle.status == "completed" and seen
-    assert read.list_operations(shop.engine) == []
+    assert listing.list_operations(shop.engine) == []
 
 
 @pytest.mark.spec("WF-4")

