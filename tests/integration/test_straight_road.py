@@ -31,25 +31,31 @@ TOLD_ONCE = ("notices", "active", "progress")  # within a window of `NOTICE_MS`;
 PROGRESS = re.compile(r"\('pg', '\d+'\)")
 
 
-STRAIGHT = {"commit": ("straight", "  tell({'OK', at,"), "start_run": ("straight_start", "    return {'OK', notice, poked,")}
+# Each straight road: its script, its fragment, the line on which it has been taken, and what stands for it where only the long road is open.
+ROADS = {
+    "commit": ("commit", "straight", "    tell({'OK', at,", ""),
+    "end": ("commit", "straight_end", "  return 'OK'\n", "local function straight_end() end"),
+    "start_run": ("start_run", "straight_start", "    return {'OK', notice, poked,", ""),
+}
 
 
 def counting(script: Script) -> Script:
     """The script as it is, and a mark each time the straight road is taken to its end."""
-    if script.name not in STRAIGHT:
-        return script
-    end = STRAIGHT[script.name][1]
-    marked = script.text.replace(end, f"redis.call('INCR', '{TAKEN}:{script.name}')\n{end}")
-    assert marked != script.text
-    return replace(script, text=marked)
+    for road, (name, fragment, end, _) in ROADS.items():
+        if name == script.name:
+            text = scripts._fragment(fragment)
+            assert text in script.text
+            assert text.count(end) == 1
+            script = replace(script, text=script.text.replace(text, text.replace(end, f"redis.call('INCR', '{TAKEN}:{road}')\n{end}")))
+    return script
 
 
 def long_way(script: Script) -> Script:
-    if script.name not in STRAIGHT:
-        return script
-    shorter = script.text.replace(scripts._fragment(STRAIGHT[script.name][0]), "")
-    assert shorter != script.text
-    return replace(script, text=shorter)
+    for name, fragment, _, instead in ROADS.values():
+        if name == script.name:
+            assert scripts._fragment(fragment) in script.text
+            script = replace(script, text=script.text.replace(scripts._fragment(fragment), instead))
+    return script
 
 
 class Twin(Store):
@@ -135,7 +141,8 @@ def stored(store: Store, partition: int) -> dict[str, str]:
             case "set":
                 found[tail] = repr(sorted(client.smembers(key)))
             case "stream":
-                found[tail] = repr([said for _, said in client.xrange(key)])
+                # In which order one call tells of several runs is left open.
+                found[tail] = repr(sorted(sorted(said.items()) for _, said in client.xrange(key)))
             case _:
                 found[tail] = repr(client.get(key))
     return found
@@ -160,7 +167,7 @@ def compared(valkey: ValkeyServer, namespace: str, clean_keys: None) -> Any:
 
 
 def forget_marks(store: Store) -> None:
-    store.client().delete(*(f"{TAKEN}:{name}" for name in STRAIGHT))
+    store.client().delete(*(f"{TAKEN}:{name}" for name in ROADS))
 
 
 def taken(store: Store, name: str = "commit") -> int:
@@ -348,3 +355,49 @@ def test_a_first_step_that_is_not_simple_takes_the_long_road(compared: Compared,
     for _ in range(2):
         compared.start(play.new(graph), graph)
     assert taken(compared, "start_run") == 0
+
+PLAIN_ENDS: dict[str, dict[str, Any]] = {"nothing special": {}, "session": {"session": "ann"}, "tags": {"tags": ("red",)}, "deadline": {"deadline_ms": 60_000}}
+SPECIAL_ENDS: dict[str, tuple[Graph, dict[str, Any]]] = {
+    "key": (chain(1), {"key": "k", "digest": "d"}), "lane": (chain(1), {"lane": LaneTerms("narrow", 1, 9, 0, False)}),
+    "an operation": (chain(1), {"queue_reason": "retry"}), "another step": (graph_of(node(0), node(1)), {}), "a step behind it": (chain(2), {}),
+    "a last step": (graph_of(node(0), Node(1, "on_finish", NodeKind.ON_FINISH, signature="sig1")), {}),
+}
+
+
+@pytest.mark.spec("RUN-3", "RUN-4")
+@pytest.mark.parametrize("options", PLAIN_ENDS.values(), ids=PLAIN_ENDS)
+@pytest.mark.parametrize("length", [1, 40])
+def test_ends_of_one_call_are_written_the_same_on_both_roads(compared: Compared, length: int, options: dict[str, Any]) -> None:
+    """Beside one that fails, one that is told twice, and one that is no longer its holder's."""
+    play = Player(compared)
+    for _ in range(6):
+        play.start(chain(length), **options)
+    while (held := play.claim(10))[0].index < length - 1:
+        play.send(*(play.outcome(one, OutcomeKind.COMPLETED, payload="j1:0") for one in held))
+    failing, stale, *others = held
+    told = [play.outcome(one, OutcomeKind.COMPLETED, payload=f"j1:{one.fence}", ran_ms=7) for one in others]
+    told += [told[0], play.outcome(replace(stale, fence=stale.fence + 99), OutcomeKind.COMPLETED, payload="j1:1")]
+    told.insert(2, play.outcome(failing, OutcomeKind.FAILED, reason="unknown_error", error="{}"))
+    assert play.send(*told, limit=3).answers == ["OK"] * 5 + ["LOST"] * 2
+    assert taken(compared, "end") == 4
+    assert [play.state(one.run_id) for one in (*others, failing, stale)] == ["completed"] * 4 + ["failed", "running"]
+
+
+@pytest.mark.spec("RUN-3", "RUN-4")
+@pytest.mark.parametrize("special", SPECIAL_ENDS.values(), ids=SPECIAL_ENDS)
+def test_an_end_that_is_not_simple_takes_the_long_road(compared: Compared, special: tuple[Graph, dict[str, Any]]) -> None:
+    play = Player(compared)
+    graph, options = special
+    play.start(graph, **options)
+    play.send(play.outcome(play.one(), OutcomeKind.COMPLETED, payload="j1:1"), limit=3)
+    assert taken(compared, "end") == 0
+
+
+@pytest.mark.parametrize("situation", [situation for situation in SITUATIONS if situation in ("paused", "cancelled", "failing", "another generation", "lost")])
+def test_a_situation_at_the_end_that_is_not_simple_takes_the_long_road(compared: Compared, situation: str) -> None:
+    play = Player(compared)
+    run_id = play.start(chain(1))
+    held = play.one()
+    SITUATIONS[situation](play, run_id)
+    play.send(play.outcome(held, OutcomeKind.COMPLETED, payload="j1:1"), limit=3)
+    assert taken(compared, "end") == 0

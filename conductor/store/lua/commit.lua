@@ -3,7 +3,7 @@
 --   note: list total and how it was completed, as `total:how` (C), `ms:kind` (T), child (W), reason (Z, F, B); `:d` behind T, F and B: in doubt
 --   text: payload (C; empty: what satisfied the waiter stays) or error (T, F, B)
 --! args: caller number queue limit code tag count
---! use: partition clock token straight run save step each waiters ready lane bound undo close give claim choose payloads outcome_guard outcome
+--! use: partition clock token straight run save step each waiters ready straight_end lane bound undo close give claim choose payloads outcome_guard outcome
 --! result: OK now pokes answers payloads | NO_CODE | STALE
 limit, asked_by_worker = tonumber(limit), true
 local known = {}
@@ -102,7 +102,7 @@ end
 
 if not told then
   local answers = {}
-  for i = 1, tonumber(count) do answers[i] = record_outcome(8 + (i - 1) * 11) end
+  for i = 1, tonumber(count) do answers[i] = straight_end(8 + (i - 1) * 11) or record_outcome(8 + (i - 1) * 11) end
   notes.flush()
   for _, run in ipairs(met) do settle(run, 'step_failed') end
   if limit > 0 then choose(queue) end
