@@ -19,6 +19,7 @@ from conductor.client import AsyncClient, Backoff, Budget, Client, Code, Event, 
 from conductor.errors import LaneBusy
 from conductor.ids import partition_of
 from conductor.runs.erasing import erase_run
+from conductor.runs.scopes import pause_scope, resume_scope
 from tests.support import works
 from tests.support.processes import Process
 from tests.support.server import STATE_DB, free_port
@@ -290,6 +291,29 @@ def test_a_run_that_nobody_works_on_is_downstream_lost_and_one_that_waits_is_not
 def test_a_run_that_waits_for_the_clock_is_not_lost(service: Service) -> None:
     with caller(service, lost_after=1.0) as client:
         assert client.start("chain", {"n": 1}, countdown=3600).follow(timeout=3.0).code is Code.TIMED_OUT
+
+
+@pytest.mark.spec("CLI-1")
+@pytest.mark.parametrize("scope", ["all", "workflow:chain", "queue:celery"])
+def test_a_run_that_somebody_holds_is_not_lost(site: Site, service: Service, scope: str) -> None:
+    site.worker()
+    pause_scope(site.engine, scope)
+    with caller(service, lost_after=1.0) as client:
+        held = client.start("chain", {"n": 1})
+        assert held.follow(timeout=3.0).code is Code.TIMED_OUT
+        resume_scope(site.engine, scope)
+        assert held.get(timeout=20) == works.expected("chain", 1)
+
+
+@pytest.mark.spec("CLI-1", "LANE-3")
+def test_a_run_that_waits_for_its_limit_is_not_lost(site: Site) -> None:
+    site.processes.app = "tests.support.lane_app"
+    site.worker()
+    with caller(Service(site, "tests.support.lane_app").start(), lost_after=1.0) as client:
+        runs = [client.start("metered") for _ in range(2)]
+        eventually(lambda: "completed" in [run.status() for run in runs], 20)
+        (waits,) = (run for run in runs if run.status() == "running")
+        assert waits.follow(timeout=3.0).code is Code.TIMED_OUT
 
 
 @pytest.mark.spec("CLI-1")

@@ -476,7 +476,7 @@ def test_downstream_lost_after_ten_minutes_without_lease_or_event() -> None:
 @pytest.mark.parametrize("standing", [
     {"state": "waiting_signal"}, {"state": "paused"}, {"state": "queued"}, {"state": "compensating"},
     {"state": "running", "parked": True}, {"state": "running", "live_leases": 1}, {"state": "running", "due": 1},
-    {"state": "running", "children": 1},
+    {"state": "running", "children": 1}, {"state": "running", "held": True}, {"state": "running", "limited": True},
 ])
 def test_never_lost_is_what_waits_for_somebody_else(standing: dict[str, Any]) -> None:
     caller = Caller(events=False, budget=Budget(lost_after=600))
