@@ -68,8 +68,8 @@ def _standing(run: RunRecord) -> dict[str, Any]:
 
 
 def _kept_back(engine: Engine, run: RunRecord) -> dict[str, Any]:
-    """What keeps a running run from going on though its workers are well: scopes that somebody has paused (`held`), and a limit that a worker
-    has asked in vain (`limited`). Whoever waits for the run must not take it for lost then."""
+    """What keeps a running run from going on though its workers are well: scopes that somebody has paused (`held`), and a limit that a
+    worker has asked in vain (`limited`). Whoever waits for the run must not take it for lost then."""
     if run.state not in (RunState.RUNNING, RunState.COMPENSATING):
         return {}
     holds, graph = read_holds(engine.store), _graph(engine, run)
