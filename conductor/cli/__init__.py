@@ -169,11 +169,18 @@ def group(ctx: click.Context, app: str | None, url: str | None, as_json: bool, t
     given = f" -A {shlex.quote(app)}" if app and asked.get_parameter_source("app") is ParameterSource.COMMANDLINE else ""
     name = ctx.info_name or "conductor"
     program = f"{name}{given}" if ctx.parent is None else f"celery{given} {name}"
-    here = ctx.obj = Here(app, getattr(above, "app", None), program=program, app_given=bool(given))
+    here = ctx.obj = Here(app, getattr(above, "app", None), program=program, app_given=_typed(ctx))
     here.json, here.traceback = as_json, traceback
     ctx.call_on_close(here.close)
     if url:
         here.point_at(url, given=ctx.get_parameter_source("url") is ParameterSource.COMMANDLINE)
+
+
+def _typed(ctx: click.Context) -> bool:
+    """Whether somebody typed an app, here or to Celery, which always has one; who calls us from Python gives theirs as the context."""
+    if ctx.parent is None and getattr(ctx.find_root().obj, "app", None) is not None:
+        return True
+    return any(one is not None and one.get_parameter_source("app") is ParameterSource.COMMANDLINE for one in (ctx, ctx.parent))
 
 
 def main() -> None:

@@ -74,7 +74,8 @@ def _is_app(value: Any) -> bool:
 class Here:
     """One call of the command line: its app and engine, or the service at `url`, made when first asked for, and how it answers.
 
-    `program` is how the user called us, with `-A` or `--url` if it was given there: what they are told to type next begins so.
+    `program` is how the user called us, with `-A` or `--url` if it was given there: what they are told to type next begins so. `app_given`
+    says that somebody typed an app.
     """
 
     def __init__(self, name: str | None = None, app: Any = None, *, program: str = "conductor", app_given: bool = False) -> None:
@@ -84,7 +85,7 @@ class Here:
         self.traceback = False
         self.url = ""
         self.broken: BrokenModule | None = None
-        self._app, self._app_given = app, app_given or app is not None
+        self._app, self._app_given = app, app_given
         self._engine: Engine | None = None
         self._door: Door | None = None
 

@@ -74,6 +74,30 @@ def test_an_app_that_is_named_goes_before_the_variable_and_not_beside_the_option
         assert (refused.exit_code, "leave out one of them" in refused.stderr) == (exits.USAGE, True), refused.output
 
 
+@pytest.mark.spec("CLI-3")
+def test_it_is_a_command_of_celery_itself(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Celery always has an app, also where nobody named one."""
+    from celery.bin.celery import celery
+
+    monkeypatch.setitem(celery.commands, group.name, group)
+    run_id = shop.start()
+    for line, env in ((["conductor", "--url", shop.url, "show", run_id], {}), (["conductor", "show", run_id], {"CONDUCTOR_URL": shop.url})):
+        result = CliRunner(env=env).invoke(celery, [*line, "--json"])
+        assert result.exit_code == exits.OK, result.output
+        assert json.loads(result.stdout)["run_id"] == run_id
+    both = CliRunner().invoke(celery, ["-A", "workers", "conductor", "--url", shop.url, "show", run_id])
+    assert (both.exit_code, "leave out one of them" in both.stderr) == (exits.USAGE, True), both.output
+
+
+def test_without_the_client_it_says_what_to_install(tmp_path: Path) -> None:
+    program = "import sys; sys.modules['httpx2'] = None; from conductor.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, "runs"], env={**os.environ, "PYTHONPATH": str(ROOT), "CONDUCTOR_URL": "http://127.0.0.1:1"}, cwd=tmp_path,
+        capture_output=True, text=True, check=False, timeout=60,
+    )
+    assert (done.returncode, "pip install 'celery-conductor[client]'" in done.stderr) == (exits.FAILED, True), done.stderr
+
+
 @pytest.mark.spec("CLI-5")
 def test_commands_that_are_suggested_can_be_pasted(shop: Shop) -> None:
     run_id = shop.start()
