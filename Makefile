@@ -10,7 +10,8 @@ ARGS ?=
 BIN := $(VENV)/bin
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet --no-warn-script-location
 # Variables of the caller's shell must not reach into the tests.
-CLEAN := env -u CONDUCTOR_REDIS_URL -u CONDUCTOR_NAMESPACE -u CONDUCTOR_DURABILITY -u CONDUCTOR_FAILPOINTS -u CELERY_BROKER_URL -u CELERY_APP
+CLEAN := env -u CONDUCTOR_REDIS_URL -u CONDUCTOR_NAMESPACE -u CONDUCTOR_DURABILITY -u CONDUCTOR_FAILPOINTS -u CELERY_BROKER_URL -u CELERY_APP \
+  -u CONDUCTOR_URL -u CONDUCTOR_TOKEN
 
 .DEFAULT_GOAL := test
 .PHONY: test lint faults bench demo up setup clean

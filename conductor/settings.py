@@ -25,7 +25,7 @@ __all__ = ["Durability", "Settings", "unknown_variables"]
 Durability = Literal["always", "everysec", "replicated", "none"]
 
 _PREFIX: Final = "conductor_"
-_OTHER_VARIABLES = frozenset({"CONDUCTOR_FAILPOINTS", "CONDUCTOR_FAILPOINTS_LEDGER"})
+_OTHER_VARIABLES = frozenset({"CONDUCTOR_FAILPOINTS", "CONDUCTOR_FAILPOINTS_LEDGER", "CONDUCTOR_TOKEN", "CONDUCTOR_URL"})
 _SECRETS = frozenset({"redis_url", "archive_url"})
 _HIDDEN = frozenset({"notify", "notify_secret"})  # tokens stand anywhere in such URLs, so only their scheme is shown
 _STATE_REMEDY = (

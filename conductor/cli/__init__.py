@@ -20,6 +20,7 @@ from click.core import ParameterSource
 
 from conductor import __version__
 from conductor.cli import exits
+from conductor.cli.address import TOKEN, URL
 from conductor.cli.finding import Here
 from conductor.errors import ConductorError, StoreUnreachable, redact
 
@@ -95,12 +96,10 @@ def _usage_told(ctx: click.Context) -> Iterator[None]:
 
 def _tell(error: Exception, here: Here) -> int:
     """Say in one line what went wrong; the exit code it means."""
-    from conductor.store.notices import Unreachable
-
     if isinstance(error, ConductorError) and not isinstance(error, StoreUnreachable):
-        word, text, code = error.code, str(error), exits.code_of(error)
-    elif isinstance(error, (StoreUnreachable, *Unreachable)):
-        word, text, code = "store_unreachable", _unreachable(error, here), exits.UNREACHABLE
+        word, text, code = getattr(error, "refusal", "") or error.code, _with_token(error, here), exits.code_of(error)
+    elif isinstance(error, StoreUnreachable) or (not here.url and isinstance(error, _unreachable_kinds())):
+        word, text, code = "store_unreachable", str(error) if here.url else _unreachable(error, here), exits.UNREACHABLE
     else:
         text = f"unexpected {type(error).__name__}: {redact(str(error))} (--traceback shows where)"
         word, code = "unexpected", exits.FAILED
@@ -112,10 +111,24 @@ def _tell(error: Exception, here: Here) -> int:
     return code
 
 
+def _unreachable_kinds() -> tuple[type[Exception], ...]:
+    from conductor.store.notices import Unreachable
+
+    return Unreachable
+
+
 def _tell_json(word: str, line: str, code: int) -> None:
     from conductor.cli.render import line_of_json
 
     click.echo(line_of_json({"error": {"code": word, "message": line, "exit": code}}), err=True)
+
+
+def _with_token(error: ConductorError, here: Here) -> str:
+    """What was said; who was not let in is told where the token is taken from."""
+    said = str(error)
+    if here.url and error.code in ("unauthenticated", "forbidden"):
+        return f"{said.rstrip('.')}; the token is taken from the variable {TOKEN}" + (", which is not set" * (not os.environ.get(TOKEN)))
+    return said
 
 
 def _unreachable(error: Exception, here: Here) -> str:
@@ -129,17 +142,22 @@ def _unreachable(error: Exception, here: Here) -> str:
     return f"the store {url} cannot be reached: {problem}; {remedy_for_url(settings)}"
 
 
-_EXITS = "Exit codes: 0 done, 1 refused or failed, 2 usage, 3 not found, 4 store unreachable, 5 waited too long, 6 something is wrong."
+_EXITS = (
+    "Exit codes: 0 done, 1 refused or failed, 2 usage, 3 not found, 4 store or service unreachable, 5 waited too long, 6 something is "
+    "wrong, 7 queued for a retry, 130 interrupted."
+)
 
 
 @click.group(name="conductor", cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]}, epilog=_EXITS)
 @click.option("-A", "--app", envvar=["CELERY_APP", "APP"], metavar="APP",
               help="The Celery app, as for celery -A (default: workers, if it lies in this directory).")
+@click.option("--url", envvar=URL, metavar="URL", help="Ask the service there instead; it needs no app. The token is taken from "
+              f"{TOKEN}. May also stand behind the command.")
 @click.option("--json", "as_json", is_flag=True, help="Answer in JSON; may also stand behind the command.")
 @click.option("--traceback", is_flag=True, help="Show where an error came from.")
 @click.version_option(__version__, prog_name="conductor")
 @click.pass_context
-def group(ctx: click.Context, app: str | None, as_json: bool, traceback: bool) -> None:
+def group(ctx: click.Context, app: str | None, url: str | None, as_json: bool, traceback: bool) -> None:
     """Durable workflow runs on Celery and Redis.
 
     RUN is a run's id, the beginning of one, or `last`. Every command has --json.
@@ -150,8 +168,19 @@ def group(ctx: click.Context, app: str | None, as_json: bool, traceback: bool) -
         asked, app = ctx.parent, ctx.parent.params["app"]
     given = f" -A {shlex.quote(app)}" if app and asked.get_parameter_source("app") is ParameterSource.COMMANDLINE else ""
     name = ctx.info_name or "conductor"
-    ctx.obj = Here(app, getattr(above, "app", None), program=f"{name}{given}" if ctx.parent is None else f"celery{given} {name}")
-    ctx.obj.json, ctx.obj.traceback = as_json, traceback
+    program = f"{name}{given}" if ctx.parent is None else f"celery{given} {name}"
+    here = ctx.obj = Here(app, getattr(above, "app", None), program=program, app_given=_typed(ctx))
+    here.json, here.traceback = as_json, traceback
+    ctx.call_on_close(here.close)
+    if url:
+        here.point_at(url, given=ctx.get_parameter_source("url") is ParameterSource.COMMANDLINE)
+
+
+def _typed(ctx: click.Context) -> bool:
+    """Whether somebody typed an app, here or to Celery, which always has one; who calls us from Python gives theirs as the context."""
+    if ctx.parent is None and getattr(ctx.find_root().obj, "app", None) is not None:
+        return True
+    return any(one is not None and one.get_parameter_source("app") is ParameterSource.COMMANDLINE for one in (ctx, ctx.parent))
 
 
 def main() -> None:

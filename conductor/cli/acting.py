@@ -3,50 +3,31 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
 import shlex
 import threading
 from collections.abc import Iterator
-from datetime import timedelta
 from typing import Any
 
 import click
 
 from conductor.cli import exits
-from conductor.cli.batching import batch_options, move_many
+from conductor.cli.batching import RATE, batch_options, move_many
+from conductor.cli.doors import Told
 from conductor.cli.finding import Here
 from conductor.cli.render import SPAN, command, note, print_json, print_text, run_argument
 from conductor.cli.values import loose_json, read_json
 from conductor.declare.options import check_name, check_queue
-from conductor.declare.starting import start_options
-from conductor.errors import DeclarationError, RunFailed, RunFinished, RunQueued, UnknownRun
-from conductor.operations.batches import RATE
-from conductor.runs.archived import view_anywhere
-from conductor.runs.batching import Action
-from conductor.runs.fork import fork_run
-from conductor.runs.handle import Handle
-from conductor.runs.read import view_run, with_queues
-from conductor.runs.scopes import pause_scope, resume_scope
-from conductor.runs.start import start as start_run
-from conductor.runs.why import lifts, scope_in_words, why
-from conductor.state import RunState
-from conductor.store.lanes import lane_of
-from conductor.store.notices import Unreachable
+from conductor.errors import DeclarationError, RunFailed, RunFinished
+from conductor.runs.words import lifts, scope_in_words
+from conductor.state import RUN, RunState, terminal
 
-__all__ = ["actor", "cancel", "fork", "pause", "resume", "retry", "start"]
+__all__ = ["cancel", "fork", "pause", "resume", "retry", "start"]
 
+_ENDED = terminal(RUN)
 _TELL_AFTER = 5.0
 _maybe_run = click.argument("run", required=False, metavar="[RUN]")
 _wait = click.option("--wait", is_flag=True, help="Wait for the end and print the result.")
 _timeout = click.option("--timeout", type=SPAN, help="With --wait: stop waiting after this time (exit code 5); the run goes on.")
-
-
-def actor() -> str:
-    """Who stands in the run's log."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container without a name for its user
-        return "cli"
 
 
 @command("start")
@@ -69,37 +50,29 @@ def start(
     timeout: float | None,
 ) -> None:
     """Start a run. JSON is its input: a text, `@file`, or `-` for standard input."""
-    flow = here.workflow(workflow)
+    given = {
+        "session": session, "queue": queue, "priority": priority, "tags": list(tags) or None, "lane": lane, "countdown": countdown,
+        "expires": expires, "deadline": deadline,
+    }
     value = read_json(input, f"input of workflow {workflow}")
-    options = start_options(
-        flow.name, key=key, session=session, queue=queue, priority=priority, tags=tags, countdown=_span(countdown), expires=_span(expires),
-        deadline=_span(deadline), lane=lane,
-    )
-    payload = flow.encode_input(value, limit=here.engine.payload_limit)
-    here.engine.store.client().ping()  # a store that is away is told at once; the start itself would be patient
-    accepted = start_run(here.engine, flow, payload=payload, options=options)
-    if not accepted.new and not here.json:
-        note(f"run {accepted.run_id} existed already: it was started with key {key!r} and this input before")
-    told = {"run_id": accepted.run_id, "workflow": flow.name, "new": accepted.new}
-    _answer(here, Handle(here.engine, accepted.run_id, accepted.notice), told, accepted.run_id, wait, timeout)
+    told = here.door.start(workflow, value, key=key, options={name: one for name, one in given.items() if one is not None})
+    if not told["new"] and not here.json:
+        note(f"run {told['run_id']} existed already: it was started with key {key!r} and this input before")
+    _answer(here, told["run_id"], told, told["run_id"], wait, timeout)
 
 
-def _span(seconds: float | None) -> timedelta | None:
-    return None if seconds is None else timedelta(seconds=seconds)
-
-
-def _answer(here: Here, handle: Handle, told: dict[str, Any], line: str, wait: bool, timeout: float | None) -> None:
+def _answer(here: Here, run_id: str, told: Told, line: str, wait: bool, timeout: float | None) -> None:
     """Say which run it is; with `wait` also what became of it."""
     if not wait:
         print_json(told) if here.json else print_text(line)
         return
     if not here.json:
-        note(f"run {handle.id} is accepted; waiting for its end")
+        note(f"run {run_id} is accepted; waiting for its end")
     try:
-        with _told_what_for(here, handle.id):
-            result = handle.get(timeout)
+        with _told_what_for(here, run_id):
+            result = here.door.wait(run_id, timeout)
     except KeyboardInterrupt:
-        note(f"run {handle.id} goes on; only the waiting ended")
+        note(f"run {run_id} goes on; only the waiting ended")
         raise
     except RunFailed as error:
         note(f"what next: {here.program} why {error.run_id}")
@@ -112,11 +85,10 @@ def _told_what_for(here: Here, run_id: str) -> Iterator[None]:
     """Whoever waits for long is told once what for: a forgotten worker is the first thing that happens to a newcomer."""
 
     def tell() -> None:
-        with contextlib.suppress(*Unreachable, UnknownRun):
-            view = with_queues(here.engine.store, view_anywhere(here.engine, run_id))
-            if not view.run.ended:
-                found = why(view, here.spelling)
-                note(f"{found.sentence}{f' → {found.command}' if found.command else ''}")
+        with contextlib.suppress(Exception):  # whatever keeps it from being told, the waiting goes on
+            told = here.door.why(run_id)
+            if told["state"] not in _ENDED:
+                note(" → ".join(filter(None, (told["sentence"], told["command"]))))
 
     timer = threading.Timer(_TELL_AFTER, tell)
     timer.daemon = True
@@ -139,9 +111,9 @@ def cancel(
     """Cancel a run, or with --where many: nothing of it begins and no result is taken any more. With --compensate what it has done is
     undone, latest first."""
     if _is_batch(run, where, yes, terminate=terminate, compensate=compensate):
-        _many(here, Action.CANCEL, where, yes, rate, reason)
+        _many(here, "cancel", where, yes, rate, reason)
         return
-    told = here.conductor.cancel(here.run_id(run or ""), reason=reason, actor=actor(), terminate=terminate, compensate=compensate)
+    told = here.door.cancel(here.run_id(run or ""), reason=reason, terminate=terminate, compensate=compensate)
     if told["word"] == "ENDED":
         raise RunFinished(run_id=told["run_id"], state=told["state"])
     says = "is being undone; it is cancelled when that is over" if told["state"] == RunState.COMPENSATING else "is cancelled"
@@ -159,12 +131,12 @@ def retry(
 ) -> None:
     """Run a failed run again, or with --where many: what completed stays, the rest gets fresh budgets, keys are unchanged."""
     if _is_batch(run, where, yes, wait=wait, timeout=timeout is not None):
-        _many(here, Action.RETRY, where, yes, rate, reason)
+        _many(here, "retry", where, yes, rate, reason)
         return
-    told = here.conductor.retry(here.run_id(run or ""), actor=actor())
-    generation = view_run(here.engine.store, told["run_id"]).run.generation
+    told = here.door.retry(here.run_id(run or ""))
+    generation = here.door.show(told["run_id"])["generation"]
     line = f"run {told['run_id']} goes on in generation {generation}"
-    _answer(here, Handle(here.engine, told["run_id"]), told | {"generation": generation}, line, wait, timeout)
+    _answer(here, told["run_id"], told | {"generation": generation}, line, wait, timeout)
 
 
 def _is_batch(run: str | None, where: str | None, yes: bool, **options: bool) -> bool:
@@ -178,11 +150,11 @@ def _is_batch(run: str | None, where: str | None, yes: bool, **options: bool) ->
     return where is not None
 
 
-def _many(here: Here, action: Action, where: str | None, yes: bool, rate: float, reason: str) -> None:
+def _many(here: Here, action: str, where: str | None, yes: bool, rate: float, reason: str) -> None:
     """Options that were given stand in the command that the dry run ends with."""
     given = "" if reason == "requested" else f" --reason {shlex.quote(reason)}"
     given += "" if rate == RATE else f" --rate {rate:g}"
-    move_many(here, action, where or "", actor(), yes=yes, rate=rate, reason=reason, extra=given)
+    move_many(here, action, where or "", yes=yes, rate=rate, reason=reason, extra=given)
 
 
 @command("fork", "Start a new run that keeps what a step stood on.")
@@ -193,13 +165,10 @@ def _many(here: Here, action: Action, where: str | None, yes: bool, rate: float,
 @_timeout
 def fork(here: Here, run: str, from_: str, changes: tuple[str, ...], wait: bool, timeout: float | None) -> None:
     """Start a new run on today's code that keeps what a step of an old run stood on."""
-    here.need_code()
-    run_id = here.run_id(run)
-    started = fork_run(here.engine, run_id, from_=from_, changes=dict(map(_change, changes)))
+    told = here.door.fork(here.run_id(run), from_=from_, changes=dict(map(_change, changes)))
     if not here.json:
         note(f"effects of {from_} and what follows it happen again, under new keys")
-    told = {"run_id": started.run_id, "forked_from": run_id, "from": from_, "effects_repeat": True}
-    _answer(here, Handle(here.engine, started.run_id, started.notice), told, started.run_id, wait, timeout)
+    _answer(here, told["run_id"], told, told["run_id"], wait, timeout)
 
 
 def _change(text: str) -> tuple[str, Any]:
@@ -243,13 +212,9 @@ def pause(
         _pause_scope(here, scope, reason)
         return
     if _is_batch(run, where, yes):
-        _many(here, Action.PAUSE, where, yes, rate, reason)
+        _many(here, "pause", where, yes, rate, reason)
         return
-    told = here.conductor.pause(here.run_id(run or ""), reason=reason, actor=actor())
-    if told["word"] == "ENDED":
-        raise RunFinished(run_id=told["run_id"], state=told["state"])
-    if told["word"] == "QUEUED":
-        raise RunQueued(run_id=told["run_id"], lane=lane_of(here.engine.store, told["run_id"]))
+    told = here.door.pause(here.run_id(run or ""), reason=reason)
     if told["word"] == "COMPENSATING":
         note(f"a run that is being undone cannot be paused; `{here.program} why` says how far it is")
     _moved(here, told, {"OK": "is paused", "ALREADY": "was paused before"})
@@ -257,11 +222,11 @@ def pause(
 
 def _pause_scope(here: Here, scope: str, reason: str) -> None:
     """Pausing again keeps the first reason, and completes a pause that was cut off between two partitions."""
-    told = pause_scope(here.engine, scope, reason)
-    if told.warning:
-        note(f"warning: {told.warning}")
-    says = "paused" if told.word == "OK" else f"was paused before ({told.reason or 'no reason was given'})"
-    _scope_moved(here, scope, told.word, f"{says}; to lift it: {here.program} {lifts(scope)}")
+    told = here.door.hold(scope, reason)
+    if told["warning"]:
+        note(f"warning: {told['warning']}")
+    says = "paused" if told["word"] == "OK" else f"was paused before ({told['reason'] or 'no reason was given'})"
+    _scope_moved(here, scope, told["word"], f"{says}; to lift it: {here.program} {lifts(scope)}")
 
 
 @command("resume", "Let go on what was paused.")
@@ -278,24 +243,21 @@ def resume(
 ) -> None:
     """Let go on what was paused. Where a failed step paused the run, failed steps get fresh budgets. With --where many runs go on."""
     if scope := _scope(run, all_, where, {"workflow": workflow, "queue": queue, "capability": capability}):
-        here.engine.store.client().ping()
-        moved = resume_scope(here.engine, scope)
-        _scope_moved(here, scope, moved.word, "resumed" if moved.word == "OK" else "was not paused")
+        word = here.door.lift(scope)["word"]
+        _scope_moved(here, scope, word, "resumed" if word == "OK" else "was not paused")
         return
     if _is_batch(run, where, yes):
-        _many(here, Action.RESUME, where, yes, rate, reason)
+        _many(here, "resume", where, yes, rate, reason)
         return
-    told = here.conductor.resume(here.run_id(run or ""), actor=actor())
-    if told["word"] == "ENDED":
-        raise RunFinished(run_id=told["run_id"], state=told["state"])
-    holds = view_run(here.engine.store, told["run_id"]).holds
+    told = here.door.resume(here.run_id(run or ""))
+    holds = here.door.show(told["run_id"])["holds"]
     _moved(here, told | {"held": list(holds)}, {"OK": "goes on", "NOT_PAUSED": f"was not paused; it is {told['state']}"})
     for scope, why_held in holds.items():
         said = f"{scope_in_words(scope)} is paused ({why_held or 'no reason was given'}) and holds it"
         note(f"{said}; to lift that: {here.program} {lifts(scope)}")
 
 
-def _moved(here: Here, told: dict[str, Any], says: dict[str, str]) -> None:
+def _moved(here: Here, told: Told, says: dict[str, str]) -> None:
     """An answer that changed something, or found it already so, is 0; anything else is 1."""
     if here.json:
         print_json(told)

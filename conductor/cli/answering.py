@@ -6,7 +6,6 @@ from typing import Any
 
 import click
 
-from conductor.cli.acting import actor
 from conductor.cli.finding import Here
 from conductor.cli.render import command, print_json, print_text
 from conductor.cli.values import read_json
@@ -25,7 +24,7 @@ _key = click.option("--key", help="RUN is a workflow, and this the key of its ru
 def signal(here: Here, run: str, name: str, value: str | None, key: str | None, signal_id: str) -> None:
     """Send a signal. JSON is its value: a text, `@file`, or `-` for standard input."""
     given = read_json(value, f"signal {name}")
-    told = here.conductor.signal(run if key is not None else here.run_id(run), name, given, key=key, id=signal_id)
+    told = here.door.signal(run if key is not None else here.run_id(run), name, given, key=key, id=signal_id)
     _answer(here, told, {
         "taken": f"goes on with {told['step']}", "kept": f"keeps signal {name} for the first wait of that name",
         "repeated": f"had signal {told['id'] if signal_id else name} before",
@@ -40,7 +39,7 @@ def signal(here: Here, run: str, name: str, value: str | None, key: str | None, 
 def advance(here: Here, run: str, step: str, result: str | None, key: str | None) -> None:
     """Answer for an agent step. JSON is its result: a text, `@file`, or `-` for standard input. The first answer wins."""
     given = read_json(result, f"answer for step {step}")
-    told = here.conductor.advance(run if key is not None else here.run_id(run), step, given, key=key, actor=actor())
+    told = here.door.advance(run if key is not None else here.run_id(run), step, given, key=key)
     _answer(here, told, {"taken": f"goes on with {step}", "repeated": f"had this answer for {step} before"})
 
 

@@ -1,6 +1,7 @@
-"""`--where` of retry, cancel, pause and resume: a dry run, then the same with `--yes`, in this process and with its progress on the screen.
+"""`--where` of retry, cancel, pause and resume: a dry run, then the same with `--yes`, with its progress on the screen.
 
-Killed, it is taken up by workers; stopped by Ctrl-C it is cancelled, because whoever presses that wants it to stop.
+Directly it is done in this process, and taken up by workers if that is killed; over HTTP a worker does it. Stopped by Ctrl-C it is
+cancelled, because whoever presses that wants it to stop.
 """
 
 from __future__ import annotations
@@ -16,22 +17,20 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from conductor.cli import exits
+from conductor.cli.doors import Told
 from conductor.cli.finding import Here
 from conductor.cli.render import note, print_json, print_text, short, span, stderr, stdout, styled, table
 from conductor.errors import BadInput
-from conductor.operations import acting, batches
-from conductor.operations.batches import RATE, Preview
-from conductor.runs.batching import Action
-from conductor.runs.filters import Where
-from conductor.runs.finding import rows_of
-from conductor.runs.read import counted
-from conductor.store.reads import read_now
+from conductor.runs.words import counted
 
-__all__ = ["batch_options", "move_many"]
+__all__ = ["RATE", "batch_options", "move_many"]
+
+RATE = 50.0
+"""Runs a second."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_DONE = {Action.RETRY: "retried", Action.CANCEL: "cancelled", Action.PAUSE: "paused", Action.RESUME: "resumed"}
+_DONE = {"retry": "retried", "cancel": "cancelled", "pause": "paused", "resume": "resumed"}
 _LOOK_AGAIN = 0.3
 
 
@@ -46,21 +45,20 @@ def batch_options(function: F) -> F:
     return function
 
 
-def move_many(here: Here, action: Action, text: str, actor: str, *, yes: bool, rate: float, reason: str = "", extra: str = "") -> None:
+def move_many(here: Here, action: str, text: str, *, yes: bool, rate: float, reason: str = "", extra: str = "") -> None:
     """A dry run, or with `yes` the batch. `extra` are options that the command to go on must repeat."""
-    store = here.engine.store
-    where = _where(text, read_now(store))
-    found = _told_by_option(lambda: batches.preview(here.engine, action, where))
+    where = _where(text, here.door.now())
+    found = _told_by_option(lambda: here.door.preview(action, where))
     if not yes:
         _print_preview(here, action, text, where, found, f"{here.program} {action} --where {shlex.quote(text)}{extra} --yes")
         return
-    if not found.count and not found.more:
+    if not found["count"] and not found["more"]:
         print_json(_nothing(action, where)) if here.json else print_text("no run matches; nothing was done")
         return
-    _print_end(here, action, _done_here(here, action, where, actor, reason, rate, found))
+    _print_end(here, action, _done(here, action, where, reason, rate, found))
 
 
-def _where(text: str, now: int) -> Where:
+def _where(text: str, now: int) -> Told:
     """`name=value name='value with spaces'`. A name that stands twice is refused: which one counted would be a guess."""
     given: dict[str, str] = {}
     try:
@@ -74,7 +72,9 @@ def _where(text: str, now: int) -> Where:
         if name in given:
             raise click.BadParameter(f"{name} stands twice", param_hint="--where")
         given[name] = value
-    return _told_by_option(lambda: Where.parse(given, now=now))
+    from conductor.runs.filters import Where  # which loads what lists runs; no other command on runs needs that
+
+    return _told_by_option(lambda: Where.parse(given, now=now).to_json())
 
 
 T = TypeVar("T")
@@ -87,36 +87,38 @@ def _told_by_option(read: Callable[[], T]) -> T:
         raise click.BadParameter(f"{refused.field}: {refused.problem}", param_hint="--where") from None
 
 
-def _nothing(action: Action, where: Where) -> dict[str, Any]:
+def _nothing(action: str, where: Told) -> Told:
     return {
-        "batch_id": None, "state": "completed", "action": action, "where": where.to_json(), "done": 0, "changed": 0, "unchanged": 0,
+        "batch_id": None, "state": "completed", "action": action, "where": where, "done": 0, "changed": 0, "unchanged": 0,
         "failed": 0, "total": 0, "errors": [],
     }
 
 
-def _print_preview(here: Here, action: Action, text: str, where: Where, found: Preview, command: str) -> None:
-    now = read_now(here.engine.store)
+def _print_preview(here: Here, action: str, text: str, where: Told, found: Told, command: str) -> None:
     if here.json:
         print_json({
-            "dry_run": True, "action": action, "where": where.to_json(), "count": found.count, "more": found.more,
-            "examples": rows_of(here.engine, found.examples, now), "command": command if found.count else None,
+            "dry_run": True, "action": action, "where": where, "count": found["count"], "more": found["more"],
+            "examples": found["runs"], "command": command if found["count"] else None,
         })
         return
-    if not found.count:
-        print_text(f"no run matches {text!r}" + ("; many were looked at, and there are more" if found.more else ""))
+    if not found["count"]:
+        print_text(f"no run matches {text!r}" + ("; many were looked at, and there are more" if found["more"] else ""))
         return
-    print_text(f"{'at least ' if found.more else ''}{counted(found.count, 'run')} would be {_DONE[action]}; nothing was done")
-    rows = ((short(run.run_id), escape(run.workflow), styled(run.state, run.reason), span(now - run.created_at)) for run in found.examples)
+    print_text(f"{'at least ' if found['more'] else ''}{counted(found['count'], 'run')} would be {_DONE[action]}; nothing was done")
+    rows = (
+        (short(run["run_id"]), escape(run["workflow"]), styled(run["state"], run["reason"]), span(found["now"] - run["created_at"]))
+        for run in found["runs"]
+    )
     stdout().print(table(("RUN", "WORKFLOW", "STATE", "AGE"), rows))
     print_text(f"→ {command}")
 
 
-def _done_here(here: Here, action: Action, where: Where, actor: str, reason: str, rate: float, found: Preview) -> dict[str, Any]:
-    """Do it in this process; if that has to leave it to workers, follow them."""
+def _done(here: Here, action: str, where: Told, reason: str, rate: float, found: Told) -> Told:
+    """Have it done, and look on. Where workers do it, or must go on with it, they are followed."""
     batch_id = ""
-    with _bar(here, None if found.more else found.count) as show:
+    with _bar(here, None if found["more"] else found["count"]) as show:
 
-        def heard(one: str, told: dict[str, Any]) -> None:
+        def heard(one: str, told: Told) -> None:
             nonlocal batch_id
             if not batch_id and not here.json:
                 note(f"batch {one}; if this process ends, workers go on with it")
@@ -124,41 +126,40 @@ def _done_here(here: Here, action: Action, where: Where, actor: str, reason: str
             show(told)
 
         try:
-            answer = batches.run_here(here.engine, action, where, reason=reason, actor=actor, rate=rate, heard=heard)
-            batch_id = answer.operation_id
-            while (told := batches.standing(here.engine, batch_id))["state"] in ("running", "queued"):
+            batch_id = here.door.move_many(action, where, reason=reason, rate=rate, heard=heard)
+            while (told := here.door.batch(batch_id))["state"] in ("running", "queued"):
                 show(told)
                 time.sleep(_LOOK_AGAIN)
         except KeyboardInterrupt:
-            _stop(here, batch_id, actor)
+            _stop(here, batch_id)
             raise
     return told
 
 
-def _stop(here: Here, batch_id: str, actor: str) -> None:
+def _stop(here: Here, batch_id: str) -> None:
     if not batch_id:
         return
-    acting.cancel(here.engine, batch_id, reason="interrupted", actor=actor)
-    told = batches.standing(here.engine, batch_id)
+    here.door.cancel_operation(batch_id, reason="interrupted")
+    told = here.door.batch(batch_id)
     note(f"batch {batch_id} is stopped after {counted(told['done'], 'run')}; the same command goes on with the others")
 
 
 @contextlib.contextmanager
-def _bar(here: Here, total: int | None) -> Iterator[Callable[[dict[str, Any]], None]]:
+def _bar(here: Here, total: int | None) -> Iterator[Callable[[Told], None]]:
     """A bar on standard error, where somebody looks at it."""
     console = stderr()
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[said]}"), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=here.json or not console.is_terminal, transient=True) as progress:
         task = progress.add_task("", total=total, said="")
 
-        def show(told: dict[str, Any]) -> None:
+        def show(told: Told) -> None:
             said = f"{told['unchanged']} unchanged, {told['failed']} failed" if told["unchanged"] or told["failed"] else ""
             progress.update(task, completed=told["done"], total=told["total"], said=said)
 
         yield show
 
 
-def _print_end(here: Here, action: Action, told: dict[str, Any]) -> None:
+def _print_end(here: Here, action: str, told: Told) -> None:
     if here.json:
         print_json(told)
     else:

@@ -12,19 +12,15 @@ import click
 from rich.markup import escape
 
 from conductor.cli import exits
+from conductor.cli.doors import Asked, Told
 from conductor.cli.finding import Here
-from conductor.cli.operating import explain, reach
+from conductor.cli.operating import explain
 from conductor.cli.render import SPAN, command, note, print_json, print_text, stdout, table
 from conductor.cli.values import read_json
-from conductor.declare.capability import Capability
-from conductor.operations.answers import Answer, Completed, QueuedForRetry, TimedOut
-from conductor.operations.call import wait_for
-from conductor.operations.offering import disabled_now, offer
-from conductor.operations.why import look
 
 __all__ = ["QUEUED", "call", "capabilities", "submit"]
 
-QUEUED = 7
+QUEUED = exits.QUEUED
 """Exit code: it failed for now and is repeated by itself. Neither success nor the end."""
 
 _QUIET, _LOOK_AGAIN = 1.0, 1.0  # seconds without a word, then seconds between two looks
@@ -44,69 +40,63 @@ def call(here: Here, capability: str, params: str | None, session: str, key: str
     Exit codes: 0 completed, 1 failed or cancelled, 5 the time to wait is over and the outcome unknown, 7 queued for a retry: it failed
     for now and is repeated by itself, which is not success.
     """
-    here.need_code()
     given = read_json(params, f"parameters of capability {capability}")
-    reach(here)
     until = time.monotonic() + timeout
-    op = here.conductor.begin(capability, given, session=session, key=key)
-    answer: Answer | None = None
+    ask = here.door.call(capability, given, session=session, key=key)
+    told: Told | None = None
     try:
-        answer = wait_for(here.engine, op, min(timeout, _QUIET))
-        if isinstance(answer, TimedOut) and timeout > _QUIET:
-            answer = _awaited(here, op, until)
+        told = ask(min(timeout, _QUIET))
+        if told["status"] == "timeout" and timeout > _QUIET:
+            told = _awaited(here, ask, told["operation_id"], until)
     finally:
-        if answer is None or isinstance(answer, TimedOut):
-            here.conductor.leave(op)  # its session finds the end in its inbox
-    _answered(here, answer)
+        if told is None or told["status"] == "timeout":
+            ask.leave()  # its session finds the end in its inbox
+    _answered(here, told)
 
 
-def _awaited(here: Here, op: str, until: float) -> Answer:
+def _awaited(here: Here, ask: Asked, op: str, until: float) -> Told:
     """Wait on, and say where it stands each time that changes."""
-    told = f"operation {op} is accepted; waiting for its end"
+    said = f"operation {op} is accepted; waiting for its end"
     if not here.json:
-        note(told)
+        note(said)
     try:
         while True:
-            if not here.json and (line := _standing(here, op)) != told:
-                note(told := line)
+            if not here.json and (line := _standing(here, op)) != said:
+                note(said := line)
             left = until - time.monotonic()
-            answer = wait_for(here.engine, op, max(0.0, min(left, _LOOK_AGAIN)))
-            if not isinstance(answer, TimedOut) or left <= _LOOK_AGAIN:
-                return answer
+            told = ask(max(0.0, min(left, _LOOK_AGAIN)))
+            if told["status"] != "timeout" or left <= _LOOK_AGAIN:
+                return told
     except KeyboardInterrupt:
-        note(f"operation {op} goes on; only the waiting ended: conductor ops show {op}")
+        note(f"operation {op} goes on; only the waiting ended: {here.program} ops show {op}")
         raise
 
 
 def _standing(here: Here, op: str) -> str:
     """Where it stands, without anything that changes by itself, such as a duration."""
-    found, view = look(here.engine, op)
-    told = view.steps[0].progress
+    found = here.door.operation(op)
+    told = found.get("progress") or {}
     total, said = f" of {told['total']}" if told.get("total") else "", f" {told['note']}" if told.get("note") else ""
     progress = f": {told.get('done', 0)}{total}{said}" if told else ""
-    return f"it is running on {found.holder}{progress}" if found.holder else f"it is {found.state}, on queue {view.steps[0].queue}"
+    return f"it is running on {found['holder']}{progress}" if found["holder"] else f"it is {found['state']}, on queue {found['queue']}"
 
 
-def _answered(here: Here, answer: Answer) -> None:
+def _answered(here: Here, told: Told) -> None:
     """Print the answer, and end with the code it means. What is not the result is for the person, not for the pipe."""
     if here.json:
-        print_json(answer.to_json())
-    elif isinstance(answer, Completed):
-        for line in filter(None, (answer.warning, answer.registry_auto_recovered and "what it needs was away and has come back")):
+        print_json(told)
+    elif told["status"] == "ok":
+        for line in filter(None, (
+            told.get("warning"), told.get("registry_auto_recovered") and "what it needs was away and has come back",
+        )):
             note(f"note: {line}")
-        print_json(answer.result)
+        print_json(told.get("result"))
     else:
-        explain(here, *look(here.engine, answer.operation_id), say=note)
-        if isinstance(answer, QueuedForRetry):
-            note(answer.retry_hint)
-        elif isinstance(answer, TimedOut):
-            note(answer.hint)
-    if not answer.ok:
-        raise click.exceptions.Exit(_code(answer))
-
-
-def _code(answer: Answer) -> int:
-    return {"timeout": exits.TIMED_OUT, "queued": QUEUED}.get(answer.status, exits.FAILED)
+        explain(here.door.operation(told["operation_id"]), say=note)
+        for line in filter(None, (told.get("retry_hint"), told.get("hint") if told["status"] == "timeout" else None)):
+            note(line)
+    if told["status"] != "ok":
+        raise click.exceptions.Exit({"timeout": exits.TIMED_OUT, "queued": QUEUED}.get(told["status"], exits.FAILED))
 
 
 @command("submit", "Queue a capability for a worker.")
@@ -116,49 +106,40 @@ def _code(answer: Answer) -> int:
 @_key
 def submit(here: Here, capability: str, params: str | None, session: str, key: str) -> None:
     """Queue a capability for a worker and print the operation's id at once. JSON as for `call`."""
-    here.need_code()
     given = read_json(params, f"parameters of capability {capability}")
-    reach(here)
-    answer = here.conductor.submit(capability, given, session=session, key=key)
-    print_json(answer.to_json()) if here.json else print_text(answer.operation_id)
+    told = here.door.submit(capability, given, session=session, key=key)
+    print_json(told) if here.json else print_text(told["operation_id"])
 
 
 @command("capabilities", "List, search and describe capabilities.")
 @click.argument("words", nargs=-1, metavar="[WORDS | NAME]")
 def capabilities(here: Here, words: tuple[str, ...]) -> None:
     """List capabilities whose name or documentation has all WORDS; the NAME of one shows its parameters. What they need is probed now."""
-    _ = here.engine  # imports the modules that declare them
-    found: list[Capability[..., Any]] = here.conductor.capabilities(" ".join(words))
-    if len(words) == 1 and (named := next((one for one in found if one.name == words[0]), None)):
-        _show(here, named, disabled_now(here.engine, [named]).get(named.name, ""))
-        return
-    disabled = disabled_now(here.engine, found)
-    if here.json:
-        print_json({"capabilities": [offer(one, disabled.get(one.name, "")) for one in found]})
+    found = here.door.capabilities(" ".join(words))
+    if len(words) == 1 and (named := next((one for one in found if one["name"] == words[0]), None)):
+        _show(here, named)
+    elif here.json:
+        print_json({"capabilities": found})
     elif not found:
         note("no capabilities" + (f" with {' '.join(words)}; conductor capabilities lists all" if words else ""))
     else:
-        stdout().print(table(("NAME", "RETRY", "EFFECTS", "NEEDS", ""), (_row(one, disabled.get(one.name, "")) for one in found)))
+        stdout().print(table(("NAME", "RETRY", "EFFECTS", "NEEDS", ""), map(_row, found)))
 
 
-def _row(found: Capability[..., Any], reason: str) -> tuple[str, ...]:
-    chosen = found.options
-    doc = (found.fn.__doc__ or "").strip().partition("\n")[0]
-    marks = "needs consent · " if chosen.consent else ""
-    told = f"[red]disabled: {escape(reason)}[/]" if reason else f"{marks}{escape(doc)}"
-    effects = ", ".join(effect.name for effect in chosen.effects)
-    return escape(found.name), chosen.retry, escape(effects), escape(", ".join(chosen.needs)), told
+def _row(found: Told) -> tuple[str, ...]:
+    marks = "needs consent · " if found["consent"] else ""
+    told = f"[red]disabled: {escape(found['disabled'])}[/]" if found["disabled"] else f"{marks}{escape(found['doc'].partition(chr(10))[0])}"
+    return escape(found["name"]), found["retry"], escape(", ".join(found["effects"])), escape(", ".join(found["needs"])), told
 
 
-def _show(here: Here, found: Capability[..., Any], reason: str) -> None:
-    told = offer(found, reason)
+def _show(here: Here, told: Told) -> None:
     if here.json:
         print_json(told)
         return
     console = stdout()
-    console.print(f"[bold]{escape(found.name)}[/]  {escape(told['doc'])}")
-    if reason:
-        console.print(f"[red]disabled: {escape(reason)}[/]")
+    console.print(f"[bold]{escape(told['name'])}[/]  {escape(told['doc'])}")
+    if told["disabled"]:
+        console.print(f"[red]disabled: {escape(told['disabled'])}[/]")
     keep = ("retry", "max_retries", "effects", "needs", "consent", "idempotent", "lease_seconds")
     console.print("  ".join(f"[dim]{name}[/] {escape(_plain(told[name]))}" for name in keep))
     schema, required = told["params"], told["params"].get("required", [])

@@ -17,7 +17,7 @@ from conductor.cli.finding import Here
 from conductor.cli.render import command, print_json, print_text, span, stderr, stdout, styled, table
 from conductor.errors import ConductorError, redact
 from conductor.runs.doctor import Check, examine, found_durability, source_of_url
-from conductor.runs.read import counted
+from conductor.runs.words import counted
 from conductor.settings import unknown_variables
 from conductor.state import RUN, STEP, RunState, terminal
 from conductor.store.listing import Filter, list_runs
@@ -36,7 +36,7 @@ _SWEEP_SECONDS = 60.0
 _LAG_MS = 5000
 
 
-@command("fsck", "Recount everything from the records and their logs.")
+@command("fsck", "Recount everything from the records and their logs.", direct=True)
 def fsck(here: Here) -> None:
     """Recount everything from the records and their logs, beside live workers, and tell every difference."""
     from conductor.runs.fsck import Progress
@@ -73,7 +73,7 @@ class _Orphan:
     example: str
 
 
-@command("check", "Check the declared workflows, before a deployment.")
+@command("check", "Check the declared workflows, before a deployment.", direct=True)
 @click.option("--live", is_flag=True, help="Also ask the store: would runs that are under way lose their code?")
 def check(here: Here, live: bool) -> None:
     """Check the declared workflows, before a deployment: exit code 6 if one is wrong, if a module of theirs cannot be imported or, with
@@ -155,7 +155,7 @@ def _orphans(engine: Engine, sound: set[str]) -> Iterator[_Orphan]:
         yield _Orphan(workflow, hash_, tuple(sorted(steps)), len(run_ids), run_ids[0])
 
 
-@command("doctor", "Print the settings; check server, broker, sweeps and workers.")
+@command("doctor", "Print the settings; check server, broker, sweeps and workers.", direct=True)
 def doctor(here: Here) -> None:
     """Print the settings as they are in force, with their sources, and check server, broker, sweeps and workers."""
     engine = here.engine

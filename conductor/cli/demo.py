@@ -31,7 +31,7 @@ _APP = "conductor.broker.demo_app"
 _PATIENCE = 110.0
 
 
-@command("demo", "Kill a worker in the middle; prove that nothing is missing.")
+@command("demo", "Kill a worker in the middle; prove that nothing is missing.", direct=True)
 @click.option("--parcels", type=click.IntRange(1, 100_000), default=120, show_default=True, help="How many items the fan-out has.")
 @click.option("--seconds", type=click.FloatRange(0, 60), default=0.15, show_default=True, help="How long each item takes.")
 @click.option("--keep", is_flag=True, help="Keep the directory with ledger and logs.")

@@ -6,7 +6,7 @@
 | 1 | refused or failed; for `watch` and `--wait`: the run failed or was cancelled |
 | 2 | wrong usage: an unknown option, an ambiguous id, no app |
 | 3 | not found: no such run, step, signal, workflow, operation, capability, message, schedule or token, or it has been purged |
-| 4 | the store cannot be reached |
+| 4 | the store, or the service, cannot be reached |
 | 5 | the time to wait is over; the run goes on |
 | 6 | `fsck`, `check`, `doctor`, or the check before `dev`, looked and found something wrong |
 | 7 | `call`: it failed for now and is queued for a retry; this is not success |
@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+from conductor.client.errors import ConductorUnreachable, Unrecoverable
 from conductor.errors import (
     ConductorError,
     GetTimeout,
@@ -27,6 +28,7 @@ from conductor.errors import (
     UnknownOperation,
     UnknownRun,
     UnknownSchedule,
+    UnknownSession,
     UnknownSignal,
     UnknownStep,
     UnknownToken,
@@ -40,10 +42,13 @@ OK, FAILED, USAGE, NOT_FOUND, UNREACHABLE, TIMED_OUT, FOUND_WRONG, QUEUED, INTER
 _CODES: dict[type[ConductorError], int] = {
     UnknownRun: NOT_FOUND, UnknownStep: NOT_FOUND, UnknownWorkflow: NOT_FOUND, ResultExpired: NOT_FOUND, StoreUnreachable: UNREACHABLE,
     GetTimeout: TIMED_OUT, UnknownOperation: NOT_FOUND, UnknownCapability: NOT_FOUND, UnknownMessage: NOT_FOUND, UnknownSchedule: NOT_FOUND,
-    UnknownSignal: NOT_FOUND, UnknownLane: NOT_FOUND, UnknownLimit: NOT_FOUND, UnknownToken: NOT_FOUND,
+    UnknownSignal: NOT_FOUND, UnknownLane: NOT_FOUND, UnknownLimit: NOT_FOUND, UnknownToken: NOT_FOUND, UnknownSession: NOT_FOUND,
+    ConductorUnreachable: UNREACHABLE, Unrecoverable: UNREACHABLE,
 }
 
 
 def code_of(error: ConductorError) -> int:
     """The exit code that an error means."""
+    if getattr(error, "refusal", "") == "unknown_route":  # a name with a slash in it, which nothing has
+        return NOT_FOUND
     return next((code for kind, code in _CODES.items() if isinstance(error, kind)), FAILED)

@@ -1,4 +1,4 @@
-"""Which Celery app a command speaks for, found as `celery -A` finds it, and what the command needs of it.
+"""Which Celery app a command speaks for, found as `celery -A` finds it, or which service; and what the command needs of it.
 
 Celery itself is not imported here: an app is known by its verbs, its Conductor by the name `conductor`.
 """
@@ -15,19 +15,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from conductor.cli.address import TOKEN, checked_url
 from conductor.cli.broken import BrokenModule, broken, quiet_imports
-from conductor.errors import ConductorError, DeclarationError, UnknownRun, UnknownWorkflow
+from conductor.errors import BadInput, ConductorError, DeclarationError, UnknownWorkflow
+from conductor.runs.words import Spelling
 
 if TYPE_CHECKING:
+    from conductor.cli.doors import Door
     from conductor.declare.workflow import Workflow
-    from conductor.runs.why import Spelling
     from conductor.settings import Settings
     from conductor.wiring import Engine
 
 __all__ = ["DEFAULT_APP", "Here", "find_app", "note"]
 
 DEFAULT_APP = "workers"
-_NEWEST = "last"
 
 
 def find_app(name: str) -> Any:
@@ -71,19 +72,58 @@ def _is_app(value: Any) -> bool:
 
 
 class Here:
-    """One call of the command line: its app and engine, made when first asked for, and how it answers.
+    """One call of the command line: its app and engine, or the service at `url`, made when first asked for, and how it answers.
 
-    `program` is how the user called us, with `-A` if it was given there: what they are told to type next begins so.
+    `program` is how the user called us, with `-A` or `--url` if it was given there: what they are told to type next begins so. `app_given`
+    says that somebody typed an app.
     """
 
-    def __init__(self, name: str | None = None, app: Any = None, *, program: str = "conductor") -> None:
+    def __init__(self, name: str | None = None, app: Any = None, *, program: str = "conductor", app_given: bool = False) -> None:
         self.name = name
-        self.program = program
+        self.program = self._called = program
         self.json = False
         self.traceback = False
+        self.url = ""
         self.broken: BrokenModule | None = None
-        self._app = app
+        self._app, self._app_given = app, app_given
         self._engine: Engine | None = None
+        self._door: Door | None = None
+
+    def point_at(self, url: str, *, given: bool) -> None:
+        """Ask a service. `given` on the command line it stands in what is told to be typed next; a variable gives way to an app that was
+        named there."""
+        if given and self._app_given:
+            raise click.UsageError("--url asks a service, -A the store itself: leave out one of them")
+        if given or not self._app_given:
+            self.url = checked_url(url)
+            if given:
+                self.program = f"{self._called} --url {shlex.quote(self.url)}"
+
+    @property
+    def door(self) -> Door:
+        """What commands ask: the store itself, or the service."""
+        if self._door is None:
+            if self.url:
+                from conductor.cli.doors.remote import Remote
+
+                self._door = Remote(self, self.url, os.environ.get(TOKEN, "").strip())
+            else:
+                from conductor.cli.doors.direct import Direct
+
+                self._door = Direct(self)
+        return self._door
+
+    def close(self) -> None:
+        """Let go of the service."""
+        if self._door is not None and self.url:
+            self._door.close()
+
+    def need_store(self, command: str) -> None:
+        """Refuse over HTTP what only works on the store itself."""
+        if self.url:
+            raise click.UsageError(
+                f"{command} works on the store itself, which no service does for it: leave out --url, unset CONDUCTOR_URL, and name the "
+                "app with -A")
 
     @property
     def app_name(self) -> str:
@@ -93,13 +133,12 @@ class Here:
     @property
     def spelling(self) -> Spelling:
         """How commands are written so that they can be pasted."""
-        from conductor.runs.why import Spelling
-
         return Spelling(self.program, f"celery -A {shlex.quote(self.app_name)} worker")
 
     @property
     def app(self) -> Any:
         """The Celery app."""
+        self.need_store("this")
         if self._app is None:
             if self.name is None and not _beside_us(DEFAULT_APP):
                 raise click.UsageError("which app? name it as for celery: conductor -A module …, or set CELERY_APP=module")
@@ -167,37 +206,22 @@ class Here:
 
     def run_id(self, text: str) -> str:
         """The run that an id, the beginning of one, or the word `last` names."""
-        from conductor.store.listing import find_run_by_prefix, list_runs
+        return self._only(text, "run", "RUN")
 
-        store = self.engine.store
-        if text == _NEWEST:
-            newest = list_runs(store, limit=1).runs
-            found = newest[0].run_id if newest else None
-        else:
-            try:
-                found = find_run_by_prefix(store, text) or self._archived_id(text)
-            except ValueError as problem:
-                raise click.BadParameter(str(problem), param_hint="RUN") from None
-        if found is None:
-            raise UnknownRun(run_id=text, namespace=store.namespace)
-        return found
+    def operation_id(self, text: str) -> str:
+        """The operation that an id, the beginning of one, `last`, or `RUN:STEP[:ITEM]` names."""
+        named, colon, place = text.strip().partition(":")
+        return f"{self.run_id(named)}:{place}" if colon else self._only(text, "operation", "OP")
 
-    def _archived_id(self, text: str) -> str | None:
-        """The run that only the archive has under an id, or the beginning of one."""
-        from conductor.archive import ArchiveFilter
-        from conductor.ids import is_run_id
-        from conductor.store.stubs import read_stub
-
-        if is_run_id(text) and read_stub(self.engine.store, text) is not None:
-            return text
-        if not self.engine.archive.configured:
-            return None
-        from conductor.store.listing import Ambiguous
-
-        found = self.engine.archive.open().search(ArchiveFilter(run_id_prefix=text.strip().lower()), limit=4).runs
+    def _only(self, text: str, what: str, hint: str) -> str:
+        try:
+            found = self.door.runs_named(text) if what == "run" else self.door.operations_named(text)
+        except BadInput as refused:
+            raise click.BadParameter(refused.problem, param_hint=hint) from None
         if len(found) > 1:
-            raise Ambiguous(text, [run.run_id for run in found])
-        return found[0].run_id if found else None
+            shown = f"{', '.join(found[:3])}{', …' if len(found) > 3 else ''}"
+            raise click.BadParameter(f"{text!r} is the beginning of several {what} ids ({shown}); give more of it", param_hint=hint)
+        return found[0]
 
     def workflow(self, name: str) -> Workflow[Any]:
         """A workflow that this process has declared."""

@@ -41,7 +41,7 @@ class NotEnded(ConductorError):
     """run {run_id} is {state} and cannot be purged; cancel it first, with {program} cancel {run_id} or --cancel"""
 
 
-@command("sweeper", "Put back what was lost, as workers and beat do too.")
+@command("sweeper", "Put back what was lost, as workers and beat do too.", direct=True)
 @click.option("--interval", type=SPAN, default=300, show_default=True, help="Seconds between two rounds.")
 @click.option("--stale-after", type=SPAN, default=600, show_default=True, help="Name runs without progress for so long, mend stuck ones.")
 @click.option("--once", is_flag=True, help="One round.")
@@ -146,7 +146,7 @@ def _explained(view: RunView) -> bool:
     return any(max(step.lease_until, step.due_at) > view.now or (step.each and step.each.active) for step in view.steps)
 
 
-@command("purge", "Erase ended runs before their time, wherever they are.")
+@command("purge", "Erase ended runs before their time, wherever they are.", direct=True)
 @click.argument("run", required=False, metavar="[RUN]")
 @click.option("--run", "named", default=None, metavar="RUN", help="The same as the argument.")
 @click.option("--tag", default="", help="All runs with this tag.")

@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import click
 from rich.markup import escape
 
 from conductor import codec
+from conductor.cli.doors import Told
 from conductor.cli.finding import Here
 from conductor.cli.render import SPAN, command, moment, note, print_json, print_text, run_argument, short, span, stdout, styled, table
 from conductor.cli.views import run_header, step_table
 from conductor.errors import BadInput
 from conductor.idleness import Waiter
-from conductor.runs.archived import archived_row, view_archived
-from conductor.runs.around import read_holds
-from conductor.runs.drawing import graph_json
-from conductor.runs.drawing import mermaid as drawn
-from conductor.runs.finding import Found, Where, find
-from conductor.runs.read import RunView, run_result, to_json, view_run, with_queues
-from conductor.runs.scopes import holds_json, queues_json
-from conductor.runs.why import lifts, scope_in_words
-from conductor.runs.why import why as explain
+from conductor.runs.drawing import flowchart
+from conductor.runs.words import lifts, scope_in_words
 from conductor.state import RunState
-from conductor.store.listing import queues as list_queues
-from conductor.store.reads import read_input, read_now, read_run
-from conductor.store.stubs import Stub, read_stub
 
 __all__ = ["graph", "queues", "runs", "show", "why"]
 
@@ -57,24 +47,22 @@ def runs(
     limit: int, cursor: str, archived: bool, **texts: str,
 ) -> None:
     """List runs, newest first."""
-    now = read_now(here.engine.store)
+    now = here.door.now() if since is not None or until is not None else 0
     given: dict[str, Any] = {
         **texts, "status": list(states), "since": _before(now, since), "until": _before(now, until), "idle": idle,
-        "idle_duration_gt": idle_longer_than, "archived": archived,
+        "idle_duration_gt": idle_longer_than, "archived": archived or None,
     }
     asked = {name: value for name, value in given.items() if value not in (None, "", [])}
     try:
-        found = find(here.engine, Where.parse(asked), cursor=cursor, limit=limit)
+        found = here.door.runs(asked, cursor=cursor, limit=limit)
     except BadInput as problem:
         raise click.BadParameter(problem.problem, param_hint=_OPTIONS.get(problem.field, f"--{problem.field.replace('_', '-')}")) from None
-    if found.warning:
-        note(found.warning)
+    if found["warning"]:
+        note(found["warning"])
     if here.json:
-        print_json({"runs": found.rows, "cursor": found.cursor})
+        print_json({"runs": found["runs"], "cursor": found["cursor"]})
     elif archived:
-        from conductor.cli.archive import print_archived
-
-        print_archived(found)
+        _print_archived(found)
     else:
         _print_runs(found)
 
@@ -84,13 +72,13 @@ def _before(now: int, seconds: float | None) -> int | None:
     return None if seconds is None else max(10**11, now - int(seconds * 1000))
 
 
-def _print_runs(found: Found) -> None:
-    if not found.rows:
-        note("no runs" + (f"; look further with --cursor {found.cursor}" if found.cursor else ""))
+def _print_runs(found: Told) -> None:
+    if not found["runs"]:
+        note("no runs" + (f"; look further with --cursor {found['cursor']}" if found["cursor"] else ""))
         return
-    stdout().print(table(("RUN", "WORKFLOW", "STATE", "STEPS", "AGE", "TOOK"), (_row(row, found.now) for row in found.rows)))
-    if found.cursor:
-        note(f"there may be more: --cursor {found.cursor}")
+    stdout().print(table(("RUN", "WORKFLOW", "STATE", "STEPS", "AGE", "TOOK"), (_row(row, found["now"]) for row in found["runs"])))
+    if found["cursor"]:
+        note(f"there may be more: --cursor {found['cursor']}")
 
 
 def _row(row: dict[str, Any], now: int) -> tuple[str, ...]:
@@ -108,96 +96,71 @@ def _row(row: dict[str, Any], now: int) -> tuple[str, ...]:
     return short(row["run_id"]), escape(row["workflow"]), state, ", ".join(parts), span(now - row["created_at"]), took
 
 
+def _print_archived(found: Told) -> None:
+    """`--archived`: the newest runs of the archive that match."""
+    if not found["runs"]:
+        note("no archived runs")
+        return
+    rows = (_archived_row(row, found["now"]) for row in found["runs"])
+    stdout().print(table(("RUN", "WORKFLOW", "STATE", "WHY", "AGE", "KEPT UNTIL"), rows))
+    if found["cursor"]:
+        note(f"there may be more: --cursor {found['cursor']}")
+
+
+def _archived_row(row: dict[str, Any], now: int) -> tuple[str, ...]:
+    why = ", ".join(filter(None, (row["error_kind"], *row["failed_steps"], *(f"waits for {name}" for name in row["waiting_for"]))))
+    kept = moment(row["kept_until"]) if row["kept_until"] else row["archived"]
+    state, age = styled(row["state"], row["reason"]), span(now - row["created_at"])
+    return short(row["run_id"]), escape(row["workflow"]), state, escape(why), age, kept
+
+
 @command("show")
 @run_argument
 @click.option("--values", is_flag=True, help="Show input and result too; they may hold what not everybody should read.")
 def show(here: Here, run: str, values: bool) -> None:
     """Show a run and its steps; one that has left the store is shown from the archive."""
-    run_id = here.run_id(run)
-    if here.engine.archive.configured and read_run(here.engine.store, run_id) is None:
-        from conductor.cli.archive import show_archived
-
-        if show_archived(here, run_id, values=values):
-            return
-    view = view_run(here.engine.store, run_id)
-    told = _values(here, view) if values else {}
+    told = here.door.show(here.run_id(run), values=values)
     if here.json:
-        print_json(to_json(view) | told)
+        print_json(told)
         return
     console = stdout()
-    console.print(run_header(view, here.program))
-    for name, value in told.items():
-        console.print(f"[bold]{name}[/]  {escape(codec.canonical(value))}", soft_wrap=True)
-    console.print(step_table(view))
-
-
-def _values(here: Here, view: RunView) -> dict[str, Any]:
-    """Input and result as plain JSON, whatever types the workflow gives them."""
-    from pydantic_core import to_jsonable_python
-
-    payload = read_input(here.engine.store, view.run.run_id)
-    told: dict[str, Any] = {"input": codec.decode(payload) if payload else None}
-    if view.run.state is RunState.COMPLETED:
-        told["result"] = to_jsonable_python(run_result(here.engine, view.run.run_id, view.run.workflow, view.graph), fallback=str)
-    return told
+    console.print(run_header(told, here.program))
+    for name in ("input", "result"):
+        if name in told:
+            console.print(f"[bold]{name}[/]  {escape(codec.canonical(told[name]))}", soft_wrap=True)
+    if "values_error" in told:
+        note(f"its values cannot be read: {told['values_error']}")
+    console.print(step_table(told))
 
 
 @command("why", "Say what a run waits for or why it ended, and what moves it.")
 @run_argument
 def why(here: Here, run: str) -> None:
     """Say in one sentence what a run waits for or why it ended, and which command would move it."""
-    store = here.engine.store
-    run_id = here.run_id(run)
-    row = None if read_run(store, run_id) else archived_row(here.engine, run_id, with_snapshot=True)
-    stub = read_stub(store, run_id)
-    if stub is not None and (row is None or stub.reason):
-        _print_stub(here, stub)
-        return
-    view = with_queues(store, view_run(store, run_id) if row is None else view_archived(here.engine, row))
-    found = explain(view, here.spelling)
+    told = here.door.why(here.run_id(run))
     if here.json:
-        print_json({
-            "run_id": view.run.run_id, "workflow": view.run.workflow, "state": view.run.state, "reason": view.run.reason,
-            "sentence": found.sentence, "command": found.command or None,
-        })
+        print_json(told)
         return
-    print_text(found.sentence)
-    if found.command:
-        print_text(f"→ {found.command}")
-
-
-def _print_stub(here: Here, stub: Stub) -> None:
-    """Of a parked run that cannot be shown whole, or to which something was said."""
-    if stub.reason == "archive_missing":
-        sentence = f"run {stub.run_id} ({stub.workflow}) was parked, and the archive does not have it: bring its row back, then resume it"
-        line = f"{here.program} resume {stub.run_id}"
-    else:
-        sentence, line = f"run {stub.run_id} ({stub.workflow}) was parked; it is {stub.state}: {stub.reason}", ""
-    if here.json:
-        print_json({"run_id": stub.run_id, "workflow": stub.workflow, "state": stub.state, "reason": stub.reason, "sentence": sentence,
-                    "command": line or None})
-        return
-    print_text(sentence)
-    if line:
-        print_text(f"→ {line}")
+    print_text(told["sentence"])
+    if told["command"]:
+        print_text(f"→ {told['command']}")
 
 
 @command("queues", "Show what stands ready, what runs and what is paused.")
 def queues(here: Here) -> None:
     """Show what stands ready and what runs, per queue, and what is paused."""
-    store = here.engine.store
+    told = here.door.queues()
     if here.json:
-        print_json({"queues": queues_json(here.engine), "holds": holds_json(here.engine)})
+        print_json(told)
         return
-    views, held = list_queues(store), read_holds(store)
     rows = [
-        (escape(view.queue), str(view.ready), span(view.oldest_ready_ms) if view.ready else "-", str(view.running),
-         f"[red]nobody has answered for {span(view.unanswered_ms)}[/]" if view.unanswered_ms > 5_000 else "")
-        for view in views
+        (escape(one["queue"]), str(one["ready"]), span(one["oldest_ready_ms"]) if one["ready"] else "-", str(one["running"]),
+         f"[red]nobody has answered for {span(one['unanswered_ms'])}[/]" if one["unanswered_ms"] > 5_000 else "")
+        for one in told["queues"]
     ]
     stdout().print(table(("QUEUE", "READY", "OLDEST", "RUNNING", ""), rows))
-    for scope, hold in held.items():
-        print_text(f"paused: {scope_in_words(scope)} ({hold.reason}) since {moment(hold.since)}; {here.program} {lifts(scope)}")
+    for scope, hold in told["holds"].items():
+        print_text(f"paused: {scope_in_words(scope)} ({hold['reason']}) since {moment(hold['since'])}; {here.program} {lifts(scope)}")
 
 
 @command("graph")
@@ -205,18 +168,17 @@ def queues(here: Here) -> None:
 @click.option("--mermaid", is_flag=True, help="As a mermaid diagram, for a README.")
 def graph(here: Here, workflow: str, mermaid: bool) -> None:
     """Show the steps of a workflow and what they wait for."""
-    began = time.perf_counter()
-    found = here.workflow(workflow).graph
+    told = here.door.graph(workflow)
     if here.json:
-        print_json(graph_json(found))
+        print_json(told)
         return
     if mermaid:
-        print_text(drawn(found))
+        print_text(flowchart(told))
         return
     rows = [
-        (str(node.index), escape(node.name), node.kind, escape(", ".join(found.nodes[parent].name for parent in node.parents) or "-"),
-         escape(node.queue or "-"), str(node.retry.max) if node.retry else "-")
-        for node in found.nodes
+        (str(node["index"]), escape(node["name"]), node["kind"], escape(", ".join(node["after"]) or "-"), escape(node["queue"] or "-"),
+         "-" if node["retries"] is None else str(node["retries"]))
+        for node in told["nodes"]
     ]
     stdout().print(table(("#", "STEP", "KIND", "AFTER", "QUEUE", "RETRIES"), rows))
-    note(f"{workflow}: {len(found.nodes)} nodes, graph {found.hash}, frozen in {span((time.perf_counter() - began) * 1000)}")
+    note(f"{workflow}: {len(told['nodes'])} nodes, graph {told['hash']}")

@@ -7,13 +7,13 @@ import click
 from conductor.cli import exits
 from conductor.cli.finding import Here
 from conductor.cli.render import command, moment, print_json, print_text
-from conductor.runs.read import counted
 from conductor.runs.recover import recover as bring_back
+from conductor.runs.words import counted
 
 __all__ = ["recover"]
 
 
-@command("recover", "Bring the store in order after a restart, a loss or an old backup.")
+@command("recover", "Bring the store in order after a restart, a loss or an old backup.", direct=True)
 @click.option("--dry-run", is_flag=True, help="Say what would be done and do nothing.")
 @click.option("--restored", is_flag=True, help="The store was set back to an old backup: where the archive knows more, it is right.")
 def recover(here: Here, dry_run: bool, restored: bool) -> None:

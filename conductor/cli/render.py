@@ -17,7 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from conductor.cli.finding import Here, note
-from conductor.runs.why import moment as moment_at
+from conductor.runs.words import moment as moment_at
 
 __all__ = [
     "SPAN", "command", "line_of_json", "moment", "note", "print_json", "print_text", "run_argument", "short", "span", "stderr", "stdout",
@@ -46,20 +46,22 @@ def stderr() -> Console:
 
 
 def command(
-    name: str, short_help: str | None = None, *, context_settings: dict[str, Any] | None = None
+    name: str, short_help: str | None = None, *, context_settings: dict[str, Any] | None = None, direct: bool = False,
 ) -> Callable[[Callable[Concatenate[Here, P], R]], click.Command]:
-    """A command of ours: it gets `Here` first and has `--json` and `--traceback`. `short_help` stands in the list of commands, uncut;
-    without it the first sentence of the documentation does."""
+    """A command of ours: it gets `Here` first and has `--json`, `--url` and `--traceback`. `short_help` stands in the list of commands,
+    uncut; without it the first sentence of the documentation does. What is `direct` works on the store itself and refuses `--url`."""
 
     def make(function: Callable[Concatenate[Here, P], R]) -> click.Command:
         @click.pass_obj
         @functools.wraps(function)
         def call(here: Here, /, *args: P.args, **kwargs: P.kwargs) -> R:
+            if direct:
+                here.need_store(f"`{click.get_current_context().command_path}`")
             return function(here, *args, **kwargs)
 
         short = short_help or _first_sentence(function.__doc__)
         made = click.command(name, short_help=short, context_settings=context_settings)(call)
-        made.params += [_flag("json", "Answer in JSON."), _flag("traceback", "Show where an error came from.")]
+        made.params += [_flag("json", "Answer in JSON."), _address(direct), _flag("traceback", "Show where an error came from.")]
         return made
 
     return make
@@ -77,6 +79,17 @@ def _flag(name: str, text: str) -> click.Option:
             setattr(ctx.obj, name, True)
 
     return click.Option([f"--{name}"], is_flag=True, expose_value=False, callback=set_flag, help=text)
+
+
+def _address(direct: bool) -> click.Option:
+    """May stand behind the command, as in front of it."""
+
+    def point(ctx: click.Context, option: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            ctx.obj.point_at(value, given=True)
+
+    return click.Option(
+        ["--url"], metavar="URL", expose_value=False, callback=point, hidden=direct, help="Ask the service there instead of the store.")
 
 
 run_argument = click.argument("run", metavar="RUN")

@@ -39,7 +39,7 @@ class NoBench(ConductorError):
     """the measurements are not installed: they are in ops/bench of the source tree; run `conductor bench` or `make bench` there"""
 
 
-@command("dev", "Run an embedded server, a worker and beat until Ctrl-C.")
+@command("dev", "Run an embedded server, a worker and beat until Ctrl-C.", direct=True)
 @click.option("-c", "--concurrency", type=click.IntRange(1, 256), default=2, show_default=True, help="Processes of the worker.")
 @click.option("-Q", "--queues", default="", help="Queues of the worker, as for celery worker.")
 @click.option("-l", "--loglevel", default="INFO", show_default=True, help="Of the worker. At INFO beat is quiet.")
@@ -141,7 +141,7 @@ class _Stack:
             note(f"dev: {name} {what} (process {pid}{'' if code is None else f', exit {code}'})")
 
 
-@command("bench", "Measure Conductor beside plain Celery and others.", context_settings={"ignore_unknown_options": True})
+@command("bench", "Measure Conductor beside plain Celery and others.", context_settings={"ignore_unknown_options": True}, direct=True)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def bench(here: Here, arguments: tuple[str, ...]) -> None:
     """Measure Conductor beside plain Celery and others.

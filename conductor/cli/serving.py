@@ -29,7 +29,7 @@ class _OneLine(logging.Formatter):
         return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), super().format(record))
 
 
-@command("serve", "Serve runs, operations and events over HTTP.")
+@command("serve", "Serve runs, operations and events over HTTP.", direct=True)
 @click.option("--host", help="The address (default: setting service_host, 127.0.0.1). One that others reach needs a token.")
 @click.option("--port", type=click.IntRange(0, 65_535), help="The port (default: setting service_port); 0 takes a free one.")
 @click.option("-l", "--loglevel", type=click.Choice(["debug", "info", "warning", "error"]), default="warning", show_default=True)
@@ -48,7 +48,7 @@ def serve(here: Here, host: str | None, port: int | None, loglevel: str) -> None
         here.conductor, host=host or settings.service_host, port=settings.service_port if port is None else port, announce=note)
 
 
-@click.group("tokens", cls=Verbs, short_help="Make, list and revoke tokens of the HTTP service.")
+@click.group("tokens", cls=Verbs, direct=True, short_help="Make, list and revoke tokens of the HTTP service.")
 def tokens() -> None:
     """Who may call the HTTP service. The first token closes it to everybody else, this machine too."""
 

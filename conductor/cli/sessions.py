@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from datetime import timedelta
 
 import click
 from rich.markup import escape
 
 from conductor import codec
 from conductor.cli import exits
-from conductor.cli.acting import actor
+from conductor.cli.doors import Told
 from conductor.cli.finding import Here
-from conductor.cli.operating import reach
 from conductor.cli.render import SPAN, command, line_of_json, moment, note, print_json, print_text, span, stdout, table
 from conductor.errors import UnknownMessage
-from conductor.sessions.consent import grant_json
-from conductor.sessions.inbox import Message, wait
-from conductor.store.reads import read_now
-from conductor.store.sessions import GrantEntry
 
 __all__ = ["grant", "inbox", "revoke"]
 
@@ -46,34 +40,36 @@ def inbox(
     """Print the messages of a session that nobody has acknowledged, oldest first. Each stays until it is acknowledged."""
     if acks and (ack_all or follow):
         raise click.UsageError("--ack names messages; leave out --ack-all and --follow")
-    reach(here)
     if acks:
         _acknowledge(here, session, acks)
     elif follow:
         _follow(here, session, ack_all, timeout)
     else:
-        found: list[Message] = here.conductor.inbox(session, limit=limit)
-        _print(here, found)
-        for message in found if ack_all else ():
-            here.conductor.acknowledge(session, message.id)
-        if len(found) == limit and not here.json:
+        told = here.door.inbox(session, limit=limit)
+        _print(here, told)
+        for message in told["messages"] if ack_all else ():
+            here.door.acknowledge(session, message["id"])
+        if len(told["messages"]) == limit and not here.json:
             note(f"there may be more: --limit {min(_PAGE, 2 * limit)}, or --ack-all and look again")
 
 
-def _print(here: Here, found: list[Message]) -> None:
+def _print(here: Here, told: Told) -> None:
+    found: list[Told] = told["messages"]
     if here.json:
-        print_json({"messages": [message.to_dict() for message in found]})
+        print_json({"messages": found})
     elif found:
-        now = read_now(here.engine.store)
-        rows = ((escape(one.id), escape(str(one.body.get("capability", ""))), span(now - one.at), escape(_told(one))) for one in found)
+        rows = (
+            (escape(one["id"]), escape(str(one["body"].get("capability", ""))), span(told["now"] - one["at"]), escape(_told(one)))
+            for one in found
+        )
         stdout().print(table(("MESSAGE", "CAPABILITY", "AGE", ""), rows))
     else:
         note("no messages")
 
 
-def _told(message: Message) -> str:
+def _told(message: Told) -> str:
     """What matters of its body on one line: the result of a success, the error of a failure."""
-    body = message.body
+    body = message["body"]
     text = codec.canonical(body["result"]) if "result" in body else str(body.get("error") or body.get("reason") or "")
     return text if len(text) <= _TEXT else f"{text[:_TEXT]}…"
 
@@ -89,36 +85,37 @@ def _acknowledge(here: Here, session: str, given: tuple[str, ...]) -> None:
 
 def _one(here: Here, session: str, text: str) -> str:
     """Acknowledge by whole id, else by the only one that begins so."""
-    if here.conductor.acknowledge(session, text):
+    if here.door.acknowledge(session, text):
         return text
-    found = [message.id for page in _pages(here, session) for message in page if message.id.startswith(text)]
+    found = [message["id"] for page in _pages(here, session) for message in page if message["id"].startswith(text)]
     if len(found) > 1:
         problem = f"{text!r} is the beginning of several messages ({found[0]}, {found[1]}, …); give more of it"
         raise click.BadParameter(problem, param_hint="--ack")
     if not found:
         raise UnknownMessage(session=session, message_id=text)
-    here.conductor.acknowledge(session, found[0])
-    return found[0]
+    here.door.acknowledge(session, found[0])
+    return str(found[0])
 
 
-def _pages(here: Here, session: str) -> Iterator[list[Message]]:
+def _pages(here: Here, session: str) -> Iterator[list[Told]]:
     after = ""
-    while page := here.conductor.inbox(session, after=after, limit=_PAGE):
+    while page := here.door.inbox(session, after=after, limit=_PAGE)["messages"]:
         yield page
-        after = page[-1].cursor
+        after = page[-1]["cursor"]
 
 
 def _follow(here: Here, session: str, ack_all: bool, timeout: float | None) -> None:
     """A message is acknowledged only after it was printed: whoever is interrupted between the two sees it again."""
-    store, after, seen = here.engine.store, "", 0
+    after, seen = "", 0
     until = None if timeout is None else time.monotonic() + timeout
     while until is None or time.monotonic() < until:
         left = _SLICE if until is None else max(0.0, min(_SLICE, until - time.monotonic()))
-        for message in wait(store, session, after, left):
-            click.echo(line_of_json(message.to_dict()) if here.json else f"{moment(message.at)}  {message.id}  {_told(message)}".rstrip())
+        for message in here.door.messages(session, after, left):
+            text = f"{moment(message['at'])}  {message['id']}  {_told(message)}".rstrip()
+            click.echo(line_of_json(message) if here.json else text)
             if ack_all:
-                here.conductor.acknowledge(session, message.id)
-            after, seen = message.cursor, seen + 1
+                here.door.acknowledge(session, message["id"])
+            after, seen = message["cursor"], seen + 1
     if not seen:
         note(f"no message came for session {session} within {span((timeout or 0) * 1000)}")
         raise click.exceptions.Exit(exits.TIMED_OUT)
@@ -153,34 +150,29 @@ def grant(
 
 
 def _grant(here: Here, session: str, capability: str, mode: str, lasting: float | None) -> None:
-    if capability not in here.engine.capabilities:
-        here.need_code()
-    reach(here)
-    found = here.conductor.capability(capability)  # a misspelt name would grant nothing, and nobody would notice
-    length = None if lasting is None else timedelta(seconds=lasting)
-    grant_id = here.conductor.grant(session, found.name, mode, lasting=length, by=actor())
+    told = here.door.grant(session, capability, mode, lasting)
     if here.json:
-        print_json({"session": session, "capability": found.name, "mode": mode, "grant_id": grant_id, "needed": found.options.consent})
+        print_json(told)
         return
     how = {"once": "for one operation", "always": "until it is revoked"}.get(mode, f"for {span((lasting or 0) * 1000)}")
-    print_text(f"session {session} lets {found.name} run {how}")
-    if not found.options.consent:
-        note(f"capability {found.name} asks for no consent, so this changes nothing")
+    print_text(f"session {session} lets {told['capability']} run {how}")
+    if not told["needed"]:
+        note(f"capability {told['capability']} asks for no consent, so this changes nothing")
 
 
 def _granted(here: Here, session: str) -> None:
-    found: list[GrantEntry] = here.conductor.grants(session)
+    told = here.door.grants(session)
     if here.json:
-        print_json({"session": session, "grants": [grant_json(one) for one in found]})
-    elif found:
-        rows = ((escape(one.capability), _mode(one), moment(one.granted_at), escape(one.granted_by)) for one in found)
+        print_json(told)
+    elif found := told["grants"]:
+        rows = ((escape(one["capability"]), _mode(one), moment(one["granted_at"]), escape(one["by"])) for one in found)
         stdout().print(table(("CAPABILITY", "GRANT", "SINCE", "BY"), rows))
     else:
         note(f"session {session} has granted nothing")
 
 
-def _mode(one: GrantEntry) -> str:
-    return f"until {moment(one.until)}" if one.mode == "until" else str(one.mode)
+def _mode(one: Told) -> str:
+    return f"until {moment(one['until'])}" if one["mode"] == "until" else str(one["mode"])
 
 
 @command("revoke", "Take back what a session has granted.")
@@ -195,10 +187,9 @@ def revoke(here: Here, session: str | None, capability: str | None, run: str | N
         return
     if session is None:
         raise click.UsageError("name SESSION, or --run RUN")
-    reach(here)
-    here.conductor.revoke(session, capability or "")
+    told = here.door.revoke(session, capability or "")
     if here.json:
-        print_json({"session": session, "capability": capability, "revoked": True})
+        print_json(told)
     else:
         print_text(f"session {session} has no grant {f'for {capability}' if capability else 'for anything'} any more")
 
@@ -209,9 +200,6 @@ def _run_only(session: str | None, chosen: bool) -> None:
 
 
 def _blanket(here: Here, run: str, *, on: bool) -> None:
-    run_id = here.run_id(run)
-    here.conductor.grant_run(run_id, on=on)
-    if here.json:
-        print_json({"run_id": run_id, "consent": on})
-    else:
-        print_text(f"run {run_id} {'has consent for everything in it until it ends' if on else 'has no consent of its own any more'}")
+    told = here.door.consent(here.run_id(run), on=on)
+    says = "has consent for everything in it until it ends" if on else "has no consent of its own any more"
+    print_json(told) if here.json else print_text(f"run {told['run_id']} {says}")

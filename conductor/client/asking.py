@@ -1,9 +1,9 @@
 """One call, as a conversation: it yields what is to be sent or how long to wait, is told what came back, and returns the answer. Sans-IO.
 
 **Repeating.** A request that may be sent twice (it reads, or it carries a key) is repeated with backoff while nobody answers or the store
-is away. One that may not is repeated only if it never left; else `ReplyLost` says that it may have happened: also when it is the service that
-has lost its store, because what it was doing there may have been done. Auth errors are never repeated, refusals neither: a full lane is an
-answer. A fork carries a key that older services overlook, so before it is repeated the service is asked whether it knows such keys.
+is away. One that may not is repeated only if it never left; else `ReplyLost` says that it may have happened: also when it is the service
+that has lost its store, because what it was doing there may have been done. Auth errors are never repeated, refusals neither: a full lane
+is an answer. A fork carries a key that older services overlook, so before it is repeated the service is asked whether it knows such keys.
 """
 
 from __future__ import annotations

@@ -64,6 +64,10 @@ class AsyncClient:
         """Any route of the service: `client.ask("GET", "/v1/lanes")`."""
         return await self._ask(calls.plain(method, path, body, query))
 
+    async def send(self, request: Request) -> Any:
+        """The same for who knows more of it: `Request` says whether it may be sent twice, and how long its answer may take."""
+        return await self._ask(request)
+
     # Runs.
 
     async def start(self, workflow: str, input: Any = None, *, key: str | None = None, **options: Any) -> AsyncHandle:

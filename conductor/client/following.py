@@ -4,6 +4,9 @@
 stream, a silent one, a 404 of a proxy say nothing of the run.
 **States** are the table below; everything else here is what moves it. **Trust window:** the outcome is one answer old. Events are
 numbered from 1 without a gap, so "after N" resumes a stream wherever it broke, and each event is delivered once, in order.
+**The first look.** How the run stands is asked for once beside a stream that has just begun, because nothing else tells its deadline, and a
+budget that does not know that cannot outlast it. That answer teaches; it moves the follower only where it says that the run cannot be
+followed, or that all of it was told.
 **Failure.** Nobody answers: backoff with jitter, then `conductor_unreachable`. Somebody answers, but not with the run: asked every
 interval, then `unrecoverable`, never before the run's own deadline. The run is unknown: `conductor_restarted` if the store's epoch is
 another one, else `run_not_found`. A refused token is never tried again.
@@ -94,6 +97,7 @@ class Following:
         self._until, self._timeout = until, timeout
         self._numbers = self._stream = self._question = 0
         self._reading = False  # the question is, or will be, for a page of events
+        self._first = 0  # the question that is the first look
         self._ask_at: float | None = None
         self._stall_at: float | None = None
         self._answer_by: float | None = None
@@ -135,10 +139,23 @@ class Following:
             news = self._judge.news(fact)
             commands += [Deliver(event) for event in news]
             self._note_life(fact, now)
-            word = self._judge.word(fact, self.state, now, news=bool(news), reading=self._reading)
+            word = self._word(fact, now, news=bool(news))
             if word is not None:
                 commands += self._move(word, now)
         return commands + self._tick(now)
+
+    def _word(self, fact: Fact, now: float, *, news: bool) -> str | None:
+        """What a fact means. A first look that nobody answers is asked for again, and one that is ahead of its stream says nothing against
+        it."""
+        first = self.state is State.RUNNING and self._first and getattr(fact, "number", None) == self._first
+        if first and isinstance(fact, (facts.Unreachable, facts.NoAnswer)):
+            self._ask_at = now + self.budget.interval
+            return None
+        word = self._judge.word(fact, self.state, now, news=news, reading=self._reading)
+        if first and word == "behind":
+            self._ask_at = now + self.budget.quiet
+            return None
+        return word
 
     def _stale(self, fact: Fact) -> bool:
         """Whether it comes from a stream or a question that was let go. An answered question is over."""
@@ -151,11 +168,13 @@ class Following:
         return False
 
     def _note_life(self, fact: Fact, now: float) -> None:
-        """A stream that says anything lives; one that tells something need not be looked at for a while."""
+        """A stream that says anything lives; one that tells something need not be looked at for a while, once it was looked at."""
         if isinstance(fact, (facts.Opened, facts.Told, facts.Beat)):
             self._stall_at = now + self.budget.stall
+            if self.outcome is None and not isinstance(fact, facts.Opened):
+                return
             if not isinstance(fact, facts.Beat):
-                self._ask_at = now if self._judge.is_other(fact) else now + self.budget.quiet
+                self._ask_at = now if self._judge.is_other(fact) or self.outcome is None else now + self.budget.quiet
 
     def _move(self, word: str, now: float) -> list[Command]:
         self.state = TABLE[self.state][word]
@@ -199,6 +218,7 @@ class Following:
 
     def _ask(self, now: float) -> PollOutcome | ReadEvents:
         self._question, self._ask_at, self._answer_by = self._number(), None, now + self.budget.answer
+        self._first = self._question if self.outcome is None else 0
         return ReadEvents(self._question, self.last_event) if self._reading else PollOutcome(self._question)
 
     def _close(self, now: float) -> list[Command]:

@@ -115,7 +115,7 @@ class Pages:
 @dataclass(slots=True)
 class Silence:
     """Since when a running run has had neither a live lease nor an event. Only `running` counts: all other states wait for somebody else;
-    and so does a run that waits for the clock or for a run it has called."""
+    and so does a run that waits for the clock, for a run it has called, for its limit, or until somebody lifts what holds it."""
 
     lost_after: float
     since: float | None = None
@@ -126,7 +126,7 @@ class Silence:
 
     def lost(self, outcome: Outcome, now: float) -> bool:
         mark = (outcome.generation, outcome.last_event)
-        elsewhere = outcome.parked or outcome.live_leases or outcome.due or outcome.children
+        elsewhere = outcome.parked or outcome.live_leases or outcome.due or outcome.children or outcome.held or outcome.limited
         silent = outcome.state == "running" and not (outcome.ended or elsewhere)
         if not silent or mark != self.seen or self.since is None:
             self.seen, self.since = mark, now if silent else None

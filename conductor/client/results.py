@@ -78,6 +78,8 @@ class Outcome:
     progress_at: int = 0
     due: int = 0  # how much of it comes by the clock: repeats, a delayed start
     children: int = 0  # runs that it waits for
+    held: bool = False  # somebody has paused its workflow, a queue of it, or everything
+    limited: bool = False  # a step of it waits for its limit
     now: int = 0  # the service's clock when it answered; 0: it did not say
     parked: bool = False
     result: Any = None
@@ -94,6 +96,7 @@ class Outcome:
         error = told.get("error") or told.get("result_error")
         return cls(
             **plain, ended=told["ended"], now=_whole(told.get("now")) or now, parked=bool(told.get("parked")),
+            held=bool(told.get("held")), limited=bool(told.get("limited")),
             result=told.get("result"), error=dict(error) if isinstance(error, Mapping) else {},
         )
 

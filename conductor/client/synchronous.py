@@ -55,6 +55,10 @@ class Client:
         """Any route of the service: `client.ask("GET", "/v1/lanes")`."""
         return self._ask(calls.plain(method, path, body, query))
 
+    def send(self, request: Request) -> Any:
+        """The same for who knows more of it: `Request` says whether it may be sent twice, and how long its answer may take."""
+        return self._ask(request)
+
     # Runs.
 
     def start(self, workflow: str, input: Any = None, *, key: str | None = None, **options: Any) -> Handle:

@@ -7,6 +7,7 @@ what it still says is dropped by its number.
 
 from __future__ import annotations
 
+import json
 import queue
 import socket
 import threading
@@ -22,6 +23,7 @@ from conductor.client.facts import CloseStream, Deliver, Finish, OpenStream, Pol
 from conductor.client.following import Following
 from conductor.client.reading import NoReply, Reply, StreamReading, page_fact, poll_fact
 from conductor.client.results import Event, Result
+from conductor.errors import BadInput
 
 __all__ = ["Follower", "converse", "send"]
 
@@ -47,10 +49,19 @@ def reply_of(response: httpx2.Response, body: bytes) -> Reply:
 
 def built(http: httpx2.Client | httpx2.AsyncClient, request: Request, seconds: float) -> httpx2.Request:
     """A request in the library's words."""
+    headers = dict(request.headers) | ({} if request.body is None else {"Content-Type": "application/json"})
     return http.build_request(
-        request.method, request.path, params=dict(request.query) or None, json=request.body, headers=dict(request.headers),
+        request.method, request.path, params=dict(request.query) or None, content=_body(request), headers=headers,
         timeout=timeouts(seconds),
     )
+
+
+def _body(request: Request) -> bytes | None:
+    """As plain JSON. What is none is refused here, where it can be told what it was."""
+    try:
+        return None if request.body is None else json.dumps(request.body, allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError) as problem:
+        raise BadInput(what=f"{request.method} {request.path}", field="body", problem=f"it is no JSON: {problem}") from None
 
 
 def question(

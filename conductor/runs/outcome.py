@@ -19,8 +19,10 @@ from conductor.declare.results import Results
 from conductor.errors import ConductorError, CorruptPayload, LaneBusy, RunCancelled, RunFailed, UnknownRun, ValueTooLarge, redact
 from conductor.records import Graph
 from conductor.runs.archived import archived_row, archived_values, view_archived
+from conductor.runs.around import concerning, read_holds
 from conductor.runs.read import RunView, error_text, run_result, view_run
 from conductor.state import RUN, RunState, StepState, terminal
+from conductor.store.indexes import scores
 from conductor.store.reads import RunRecord, read_graph, read_run
 from conductor.store.standing import count_live_leases
 from conductor.store.stubs import Stub, read_stub
@@ -28,7 +30,7 @@ from conductor.store.stubs import Stub, read_stub
 if TYPE_CHECKING:
     from conductor.wiring import Engine
 
-__all__ = ["has_ended", "outcome", "shown_result"]
+__all__ = ["has_ended", "outcome", "plain", "shown_result"]
 
 _ENDED = terminal(RUN)
 _MOST_ITEMS = 10_000
@@ -44,8 +46,9 @@ def outcome(engine: Engine, run_id: str) -> dict[str, Any]:
     """How a run stands, and how it ended if it has. Raises UnknownRun for one that neither the store nor the archive has."""
     run = read_run(engine.store, run_id)
     if run is not None:
-        told = _standing(run) | {"live_leases": count_live_leases(engine.store, run)}
-        return told | _end(engine, run, None) if run.ended else told
+        if run.ended:
+            return _standing(run) | _end(engine, run, None)
+        return _standing(run) | {"live_leases": count_live_leases(engine.store, run)} | _kept_back(engine, run)
     stub, row = read_stub(engine.store, run_id), archived_row(engine, run_id)
     if row is None and stub is None:
         raise UnknownRun(run_id=run_id, namespace=engine.settings.namespace)
@@ -59,9 +62,33 @@ def _standing(run: RunRecord) -> dict[str, Any]:
     return {
         "run_id": run.run_id, "workflow": run.workflow, "session": run.session, "state": run.state, "ended": run.ended,
         "generation": run.generation, "reason": redact(run.reason), "ended_at": run.ended_at or None, "deadline": run.deadline or None,
-        "last_event": run.events, "live_leases": 0, "due": run.due, "children": run.children,
+        "last_event": run.events, "live_leases": 0, "due": run.due, "children": run.children, "held": [], "limited": False,
         "progress_at": run.progress_at, "parked": False,
     }
+
+
+def _kept_back(engine: Engine, run: RunRecord) -> dict[str, Any]:
+    """What keeps a running run from going on though its workers are well: scopes that somebody has paused (`held`), and a limit that a
+    worker has asked in vain (`limited`). Whoever waits for the run must not take it for lost then."""
+    if run.state not in (RunState.RUNNING, RunState.COMPENSATING):
+        return {}
+    holds, graph = read_holds(engine.store), _graph(engine, run)
+    under: dict[str, list[str]] = {}
+    for node in graph.nodes if graph is not None and run.ready else ():
+        if node.limit:
+            under.setdefault(node.stands_in(run.queue), []).append(f"{run.run_id}:{node.index}")
+    waits = any(
+        at is not None for queue, members in under.items()
+        for at in scores(engine.store, run.partition, f"limited:{queue}", members)
+    )
+    return {"held": concerning(holds, run, graph) if holds and graph is not None else [], "limited": waits}
+
+
+def _graph(engine: Engine, run: RunRecord) -> Graph | None:
+    try:
+        return read_graph(engine.store, run.partition, run.graph)
+    except LookupError:  # purged since we looked
+        return None
 
 
 def _parked(stub: Stub, row: ArchivedRun | None) -> dict[str, Any]:
@@ -133,7 +160,7 @@ def _failed(view: RunView | None) -> list[dict[str, Any]]:
 def _error(run: RunRecord, failed: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The same words as the exception that `Handle.get` raises."""
     reason = redact(run.reason) or ("step_failed" if run.state is RunState.FAILED else "no reason was given")
-    steps = "; ".join(f"{one['step']} ({one['error'] or one['reason'] or 'no error was recorded'})" for one in failed) or "none"
+    steps = "; ".join(f"{_place(one)} ({one['error'] or one['reason'] or 'no error was recorded'})" for one in failed) or "none"
     kind: ConductorError
     if run.state is RunState.CANCELLED:
         kind = RunCancelled(run_id=run.run_id, workflow=run.workflow, reason=reason)
@@ -144,9 +171,17 @@ def _error(run: RunRecord, failed: Sequence[Mapping[str, Any]]) -> dict[str, Any
     return {"code": kind.code, "message": str(kind)[: 4 * _LONGEST], "failed": list(failed)}
 
 
+def _place(failed: Mapping[str, Any]) -> str:
+    return f"{failed['step']} (items {', '.join(map(str, failed['items']))})" if failed.get("items") else str(failed["step"])
+
+
 def shown_result(engine: Engine, run: RunRecord, graph: Graph, known: Mapping[int, str | None] | None = None) -> Any:
     """The result of a completed run as plain JSON, whatever types its workflow gives it; a long list is refused rather than loaded."""
-    value = run_result(engine, run.run_id, run.workflow, graph, known)
+    return plain(run_result(engine, run.run_id, run.workflow, graph, known))
+
+
+def plain(value: Any) -> Any:
+    """A result as plain JSON."""
     return json.loads(json.dumps(to_jsonable_python(value, fallback=_plain, by_alias=False)))
 
 

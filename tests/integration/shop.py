@@ -17,7 +17,10 @@ from conductor import Conductor, Workflow
 from conductor.cli import group
 from conductor.runs.execute import Drainer
 
-__all__ = ["Order", "Shop"]
+__all__ = ["DIRECT", "Order", "Shop"]
+
+DIRECT = frozenset({"archive", "bench", "check", "demo", "dev", "doctor", "fsck", "purge", "recover", "serve", "sweeper", "tokens"})
+"""Commands that work on the store itself."""
 
 
 class Order(BaseModel):
@@ -29,7 +32,10 @@ class Order(BaseModel):
 
 
 class Shop:
-    """An app with two workflows, the command line on it, and a worker when one is asked for."""
+    """An app with two workflows, the command line on it, and a worker when one is asked for. With a `url` commands go to the service there,
+    but for those that work on the store itself."""
+
+    url = ""
 
     def __init__(self, redis_url: str, namespace: str, **settings: Any) -> None:
         self.app = Celery("shop", broker="memory://", set_as_current=False)
@@ -65,6 +71,8 @@ class Shop:
         return self.conductor.engine
 
     def call(self, *arguments: str, input: str | None = None) -> Result:
+        if self.url and not DIRECT.intersection(arguments[:2]):
+            return CliRunner(env={"CONDUCTOR_URL": self.url}).invoke(group, list(arguments), input=input)
         return CliRunner().invoke(group, list(arguments), obj=SimpleNamespace(app=self.app), input=input)
 
     def ok(self, *arguments: str) -> str:

@@ -21,6 +21,7 @@ from conductor.declare import registry
 from conductor.runs.execute import Drainer
 from conductor.store import Want
 from tests.integration.shop import Shop
+from tests.support.listening import DOORS, by_door
 from tests.support.server import ValkeyServer, free_port
 
 COMMANDS = [
@@ -29,10 +30,10 @@ COMMANDS = [
 ]
 
 
-@pytest.fixture
-def shop(valkey: ValkeyServer, namespace: str, clean_keys: None) -> Iterator[Shop]:
-    with registry.isolated():
-        yield Shop(valkey.url(), namespace)
+@pytest.fixture(params=DOORS)
+def shop(request: pytest.FixtureRequest, valkey: ValkeyServer, namespace: str, clean_keys: None) -> Iterator[Shop]:
+    with registry.isolated(), by_door(request.param, Shop(valkey.url(), namespace)) as one:
+        yield one
 
 
 @pytest.mark.spec("CLI-3")

@@ -12,6 +12,7 @@ from conductor.cli import exits
 from conductor.declare import registry
 from conductor.store.limits import read_limits
 from tests.integration.shop import Shop
+from tests.support.listening import DOORS, by_door
 from tests.support.server import ValkeyServer
 
 pytestmark = pytest.mark.spec("CLI-3")
@@ -32,16 +33,17 @@ class Gated(Shop):
             return 1
 
 
-@pytest.fixture
-def gated(valkey: ValkeyServer, namespace: str, clean_keys: None) -> Iterator[Gated]:
-    with registry.isolated():
-        yield Gated(valkey.url(), namespace)
+@pytest.fixture(params=DOORS)
+def gated(request: pytest.FixtureRequest, valkey: ValkeyServer, namespace: str, clean_keys: None) -> Iterator[Gated]:
+    with registry.isolated(), by_door(request.param, Gated(valkey.url(), namespace)) as one:
+        yield one
 
 
 @pytest.mark.spec("LANE-1", "CLI-5")
 def test_lanes_and_positions_are_shown(gated: Gated) -> None:
     assert gated.json("lanes")["lanes"] == [{
-        "lane": "desk", "max_active": 1, "max_queued": 2, "queue_timeout_ms": 600_000, "fair": False, "active": [], "queue": []}]
+        "lane": "desk", "max_active": 1, "max_queued": 2, "queue_timeout_ms": 600_000, "fair": False, "active": [], "queue": [],
+        "active_count": 0, "queued_count": 0}]
     first, *queued = [str(gated.json("start", "cli_desk")["run_id"]) for _ in range(3)]
     (lane,) = gated.json("lanes", "desk")["lanes"]
     assert (lane["active"], lane["queue"]) == ([first], queued)

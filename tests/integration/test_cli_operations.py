@@ -13,17 +13,19 @@ from conductor.cli import exits, group
 from conductor.cli.calling import QUEUED
 from conductor.declare import every, needs, registry
 from conductor.declare.effects import Verdict
+from conductor.operations import offering
 from conductor.sweeps.retries import sweep_retries
 from tests.integration.office import Office, opened
+from tests.support.listening import DOORS, by_door
 from tests.support.server import ValkeyServer, free_port
 
 COMMANDS = ["call", "submit", "capabilities", "resolve", "inbox", "grant", "revoke"]
 VERBS = {"ops": ["list", "show", "why", "retry", "cancel", "status"], "schedules": ["list", "pause", "resume", "drop"]}
 
 
-@pytest.fixture
-def office(valkey: ValkeyServer, namespace: str) -> Iterator[Office]:
-    with opened(valkey, namespace) as one:
+@pytest.fixture(params=DOORS)
+def office(request: pytest.FixtureRequest, valkey: ValkeyServer, namespace: str) -> Iterator[Office]:
+    with opened(valkey, namespace) as one, by_door(request.param, one):
         yield one
 
 
@@ -258,7 +260,8 @@ def test_resolve_settles_a_step_in_doubt(office: Office) -> None:
 
 
 @pytest.mark.spec("CAP-1", "CAP-2", "CLI-3")
-def test_capabilities_are_listed_searched_and_described(office: Office) -> None:
+def test_capabilities_are_listed_searched_and_described(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offering, "_FRESH_SECONDS", 0.0)  # for so long a service keeps what it has probed
     names = [one["name"] for one in office.json("capabilities")["capabilities"]]
     assert {"invoice", "pay", "erase"} <= set(names)
     assert [one["name"] for one in office.json("capabilities", "book", "payment")["capabilities"]] == ["pay"]

@@ -14,12 +14,13 @@ from conductor.ids import home_of_name
 from conductor.sweeps.schedules import sweep_schedules
 from tests.integration.office import Office, opened
 from tests.integration.ticking import SPAN, make_due
+from tests.support.listening import DOORS, by_door
 from tests.support.server import ValkeyServer
 
 
-@pytest.fixture
-def office(valkey: ValkeyServer, namespace: str) -> Iterator[Office]:
-    with opened(valkey, namespace) as one:
+@pytest.fixture(params=DOORS)
+def office(request: pytest.FixtureRequest, valkey: ValkeyServer, namespace: str) -> Iterator[Office]:
+    with opened(valkey, namespace) as one, by_door(request.param, one):
         yield one
 
 

@@ -10,6 +10,7 @@ from conductor import Ctx, Workflow
 from conductor.cli import exits
 from conductor.declare import registry
 from tests.integration.shop import Shop
+from tests.support.listening import DOORS, by_door
 from tests.support.server import ValkeyServer
 
 
@@ -32,10 +33,10 @@ class Agency(Shop):
         trip.call(visa, name="get_visa", after=[reserve])
 
 
-@pytest.fixture
-def agency(valkey: ValkeyServer, namespace: str, clean_keys: None) -> Iterator[Agency]:
-    with registry.isolated():
-        yield Agency(valkey.url(), namespace)
+@pytest.fixture(params=DOORS)
+def agency(request: pytest.FixtureRequest, valkey: ValkeyServer, namespace: str, clean_keys: None) -> Iterator[Agency]:
+    with registry.isolated(), by_door(request.param, Agency(valkey.url(), namespace)) as one:
+        yield one
 
 
 @pytest.mark.spec("CAN-5", "CLI-5", "WF-7")

@@ -13,6 +13,7 @@ import pytest
 
 from conductor.declare import registry
 from conductor.ids import new_run_id
+from conductor.runs.execute import Drainer
 from conductor.sweeps.archiving import sweep_archive
 from conductor.sweeps.parked import sweep_parked
 from tests.support.bureau import Bureau
@@ -20,7 +21,7 @@ from tests.support.server import ValkeyServer
 
 OUTCOME = {
     "run_id", "workflow", "session", "state", "ended", "generation", "reason", "ended_at", "deadline", "last_event", "live_leases", "due", "children",
-    "progress_at", "parked", "epoch",
+    "held", "limited", "progress_at", "parked", "epoch",
 }
 
 
@@ -134,6 +135,32 @@ def test_a_parked_run_says_so_and_what_was_said_to_it_counts_at_once(bureau: Bur
     bureau.api.post(f"/v1/runs/{run_id}/cancel", {"reason": "enough"})
     found = told(bureau, run_id)
     assert (found["state"], found["ended"], found["reason"]) == ("cancelled", True, "enough")
+
+
+@pytest.mark.spec("CLI-1", "RUN-14")
+@pytest.mark.parametrize("scope", ["all", "workflow:cli_orders", "queue:celery"])
+def test_a_run_that_somebody_holds_says_so(bureau: Bureau, scope: str) -> None:
+    run_id = bureau.run()
+    assert (told(bureau, run_id)["held"], told(bureau, run_id)["limited"]) == ([], False)
+    bureau.api.told(bureau.api.ask("PUT", f"/v1/holds/{scope}", {"reason": "night"}))
+    bureau.drain()
+    found = told(bureau, run_id)
+    assert (found["state"], found["live_leases"], found["held"], found["limited"]) == ("running", 0, [scope], False)
+    bureau.api.told(bureau.api.ask("DELETE", f"/v1/holds/{scope}"))
+    bureau.drain()
+    assert (told(bureau, run_id)["state"], told(bureau, run_id)["held"]) == ("completed", [])
+
+
+@pytest.mark.spec("CLI-1", "LANE-3")
+def test_a_run_that_waits_for_its_limit_says_so(bureau: Bureau) -> None:
+    first, second = bureau.run("metered"), bureau.run("metered")
+    assert told(bureau, first)["limited"] is False, "nobody has asked for it yet"
+    for partition in range(bureau.engine.store.partitions):
+        Drainer(bureau.engine, worker_name="w1").drain(partition, f"{bureau.engine.default_queue}!meter")
+    states = {run_id: told(bureau, run_id) for run_id in (first, second)}
+    assert sorted(found["state"] for found in states.values()) == ["completed", "running"]
+    (waits,) = (found for found in states.values() if found["state"] == "running")
+    assert (waits["limited"], waits["live_leases"], waits["held"]) == (True, 0, [])
 
 
 @pytest.mark.spec("SVC-5")

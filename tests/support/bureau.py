@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from conductor import Lane, Workflow
+from conductor import Lane, Limit, Workflow
 from tests.integration.shop import Order, Shop
 from tests.support.http import Api
 
@@ -18,7 +18,7 @@ class Draft(BaseModel):
 
 
 class Bureau(Shop):
-    """The shop, with a workflow that waits for a signal and then for an agent, one in a lane, and one whose result is large."""
+    """The shop, with a workflow that waits for a signal and then for an agent, one in a lane, and one under a limit."""
 
     def __init__(self, redis_url: str, namespace: str, auth: Any = None, **settings: Any) -> None:
         super().__init__(redis_url, namespace, **settings)
@@ -38,6 +38,12 @@ class Bureau(Shop):
         @asking.step(after=[answer])
         def finish(draft: Draft) -> str:
             return draft.text
+
+        metered: Workflow[Any] = Workflow("metered")
+
+        @metered.step(limit=Limit("meter", "1/h"))
+        def measure() -> int:
+            return 1
 
         queued: Workflow[Any] = Workflow("queued", input=Order, lane=Lane("desk", 1, 1))
 

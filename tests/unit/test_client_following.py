@@ -122,9 +122,9 @@ def code(caller: Caller) -> Code | None:
 def test_a_stream_to_its_end_and_the_outcome_says_how() -> None:
     caller = Caller()
     assert caller.state is State.RUNNING
-    caller.opens()
+    assert caller.opens() == [PollOutcome(2)], "the first look"
     caller.event(1, 2, 3)
-    assert caller.end() == [CloseStream(), PollOutcome(2)]
+    assert caller.end() == [CloseStream(), PollOutcome(3)]
     assert caller.state is State.POLLING
     assert caller.result is None, "the end marker is no outcome"
     caller.outcome("completed", result=42)
@@ -300,11 +300,69 @@ def test_a_question_that_nobody_answers_is_no_answer() -> None:
 def test_a_quiet_stream_is_checked_and_what_ended_unheard_is_found() -> None:
     caller = Caller(budget=Budget(quiet=30))
     caller.opens()
+    caller.outcome("running", last_event=0)
     caller.event(1)
     caller.wait(30)
-    assert len(caller.asked) == 1
+    assert len(caller.asked) == 2
     caller.outcome("completed", last_event=1)
     assert code(caller) is Code.COMPLETED
+
+
+# The first look.
+
+
+@pytest.mark.spec("CLI-2")
+def test_the_deadline_is_learned_as_soon_as_a_stream_has_begun() -> None:
+    """Else a budget shorter than the run would end before it, if the service's store went away within the first half minute."""
+    caller = Caller(budget=Budget(interval=2, attempts=5, total=60, grace=60))
+    caller.opens()
+    caller.outcome("running", now=1_000_000, deadline=1_000_000 + 3_600_000)
+    began = caller.now
+    caller.event(1)
+    caller.breaks()
+    while caller.result is None:
+        caller.wake()
+        caller.stranger()
+    assert code(caller) is Code.UNRECOVERABLE
+    assert 3_660 <= caller.now - began < 3_670, "not before the deadline and its grace"
+
+
+@pytest.mark.spec("CLI-2")
+@pytest.mark.parametrize("answer", [Caller.nobody, Caller.stranger])
+def test_a_first_look_that_nobody_answers_leaves_the_stream_and_is_repeated(answer: Any) -> None:
+    caller = Caller(budget=Budget(interval=2, attempts=3, total=5))
+    caller.opens()
+    for _ in range(50):
+        assert answer(caller) == []
+        assert caller.state is State.RUNNING
+        caller.event(len(caller.delivered) + 1)
+        caller.wait(2)
+    assert len(caller.asked) == 51
+    caller.outcome("running")
+    caller.wait(20)
+    caller.beat()
+    assert (len(caller.asked), caller.opened) == (51, [0]), "what is known is not asked for again"
+
+
+def test_a_first_look_that_is_ahead_of_its_stream_lets_it_tell() -> None:
+    caller = Caller()
+    caller.opens()
+    assert caller.outcome("completed", last_event=3, result=7) == []
+    caller.event(1, 2, 3)
+    caller.end()
+    caller.outcome("completed", last_event=3, result=7)
+    assert (code(caller), caller.delivered, caller.read) == (Code.COMPLETED, [1, 2, 3], [])
+
+
+def test_a_first_look_may_find_that_everything_was_told_or_nothing_can_be() -> None:
+    caller = Caller(after=3)
+    caller.opens()
+    caller.outcome("failed", reason="step_failed", last_event=3)
+    assert code(caller) is Code.FAILED
+    caller = Caller()
+    caller.opens()
+    caller.tell(facts.Refused(caller._question, Unauthenticated(url="x")))
+    assert isinstance(caller.error, Unauthenticated)
 
 
 @pytest.mark.spec("CLI-1")
@@ -476,7 +534,7 @@ def test_downstream_lost_after_ten_minutes_without_lease_or_event() -> None:
 @pytest.mark.parametrize("standing", [
     {"state": "waiting_signal"}, {"state": "paused"}, {"state": "queued"}, {"state": "compensating"},
     {"state": "running", "parked": True}, {"state": "running", "live_leases": 1}, {"state": "running", "due": 1},
-    {"state": "running", "children": 1},
+    {"state": "running", "children": 1}, {"state": "running", "held": True}, {"state": "running", "limited": True},
 ])
 def test_never_lost_is_what_waits_for_somebody_else(standing: dict[str, Any]) -> None:
     caller = Caller(events=False, budget=Budget(lost_after=600))
