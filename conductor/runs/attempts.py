@@ -70,8 +70,14 @@ class Attempts:
         self.children = Children(engine, self._told)
 
     def run(self, held: Attempt, graph: Graph, sent: Sequence[str | None]) -> Outcome:
-        """The outcome of one attempt; a step that needs no code ends by its flags alone."""
-        node = graph.nodes[held.index]
+        """The outcome of one attempt. One that came too late, or whose run is not in the store, goes back."""
+        try:
+            return self._outcome(held, graph, graph.nodes[held.index], sent)
+        except TooLate:
+            return Outcome(held, OutcomeKind.GIVEN_BACK, reason="late")
+
+    def _outcome(self, held: Attempt, graph: Graph, node: Node, sent: Sequence[str | None]) -> Outcome:
+        """A step that needs no code ends by its flags alone."""
         if "!" in held.flags:
             return Outcome(held, OutcomeKind.FAILED, reason="poison", policy=node.policy, error=self._poison(held))
         if "s" in held.flags or "u" in held.flags:
@@ -127,9 +133,7 @@ class Attempts:
             return self._completed(held, graph, payload, _ms_since(began))
         except Skip:
             return Outcome(held, OutcomeKind.SKIPPED, reason="when", ran_ms=_ms_since(began), policy=node.policy)
-        except TooLate:
-            return Outcome(held, OutcomeKind.GIVEN_BACK, reason="late")
-        except StepTimeout:
+        except (TooLate, StepTimeout):
             raise  # said by whoever measured it, who knows step, run and seconds
         except OperationPending as waiting:
             # Not a failure of this step: an operation it called has not ended, and the step looks again when it has.

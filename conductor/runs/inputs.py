@@ -1,6 +1,7 @@
 """What a step's code receives: results of earlier steps, members of a list, results of an `each`, by pages where they are many.
 
-Everything read here is immutable once its step has ended, so it may be cached and read outside scripts.
+Everything read here is immutable once its step has ended, so it may be cached and read outside scripts. What is not there, although it
+must be, is no value: its run is not in the store (it was wiped, or the run was purged), and the attempt does not begin.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from conductor import codec
+from conductor.declare.code import TooLate
 from conductor.declare.results import Results
 from conductor.ids import partition_of
 from conductor.records import Attempt, Graph, Node, NodeKind
@@ -94,7 +96,7 @@ class Inputs:
 
     def own(self, held: Attempt) -> str:
         """What stands as the result of this very step: a signal or an agent has given it."""
-        return self._result(held.run_id, held.index) or codec.NULL
+        return self._result(held.run_id, held.index) or self._unless_gone(held.run_id, codec.NULL)
 
     def origin(self, run_id: str) -> tuple[str, str]:
         """The root and the parent of a child run; two empty words for a run that nobody called."""
@@ -115,7 +117,8 @@ class Inputs:
         assert node.source is not None
         assert held.item is not None
         source = node.source
-        text = self._lists.fetch((held.run_id, source), lambda: self._result(held.run_id, source) or codec.NULL)
+        text = self._lists.fetch(
+            (held.run_id, source), lambda: self._result(held.run_id, source) or self._unless_gone(held.run_id, codec.NULL))
         if not text.startswith("@"):
             members = self._chunks.fetch((held.run_id, source), lambda: codec.split_list(text))
             return members[held.item]
@@ -126,13 +129,15 @@ class Inputs:
     def _value(self, held: Attempt, graph: Graph, need: int, text: str | None) -> Value:
         if graph.nodes[need].kind is NodeKind.EACH and text is None:
             return self._each(held.run_id, need)
+        if text is None:
+            self._unless_gone(held.run_id, "")
         if text is not None and text.startswith("@"):
             return self._staged(held.run_id, need, text)
         return text
 
     def _each(self, run_id: str, index: int) -> Results[object] | None:
         total = self._store.values(self._store.keys.run(run_id, f"e{index}"), ["total", "done"])
-        record = self._store.values(self._store.keys.shard(run_id, index), [str(index)])[0] or ""
+        record = self._store.values(self._store.keys.shard(run_id, index), [str(index)])[0] or self._unless_gone(run_id, "")
         if record.startswith("Z"):
             return None
 
@@ -161,4 +166,13 @@ class Inputs:
         return self._store.values(self._store.keys.shard(run_id, index), [f"{index}r"])[0]
 
     def _one(self, key: str, field: str) -> str:
-        return self._store.values(key, [field])[0] or codec.NULL
+        """What must be there."""
+        if (found := self._store.values(key, [field])[0]) is None:
+            raise TooLate
+        return found
+
+    def _unless_gone(self, run_id: str, otherwise: T) -> T:
+        """What stands for a value that is not there, as long as its run is."""
+        if self._store.values(self._store.keys.run(run_id), ["st"])[0] is None:
+            raise TooLate
+        return otherwise

@@ -93,7 +93,6 @@ def test_an_effect_that_had_begun_is_verified_first(till: Till, own_valkey: Valk
     assert till.conductor.run(run_id).get(timeout=5) == f"{run_id}:charge"
 
 
-@pytest.mark.xfail(reason="a first claim after a wipe is not in doubt, so nobody asks whether the effect landed after the checkpoint")
 @pytest.mark.spec("REC-6", "EFF-2")
 def test_an_effect_that_began_after_the_checkpoint_is_verified_first(till: Till, own_valkey: ValkeyServer) -> None:
     run_id = till.flow.delay().id
@@ -104,7 +103,6 @@ def test_an_effect_that_began_after_the_checkpoint_is_verified_first(till: Till,
     assert till.charged == [f"{run_id}:charge"]
 
 
-@pytest.mark.xfail(reason="a holder that reads its input while the store is empty takes it for null, and fails under a fence that is restored")
 @pytest.mark.spec("REC-6")
 def test_what_is_read_between_wipe_and_recovery_fails_no_step(
     till: Till, own_valkey: ValkeyServer, monkeypatch: pytest.MonkeyPatch

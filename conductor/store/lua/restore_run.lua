@@ -34,6 +34,7 @@ if stub and not ended(run) and (redis.call('HGET', RUN, 'bl') or NIL) ~= stub.bl
   tell_noted(run)
 end
 if not stub then redis.call('HINCRBY', P .. 'graphs', graph, 1) end
+if not stub and not ended(run) then set(run, 'rs', '1') end
 redis.call('ZADD', P .. (is_op(run) and 'ops' or 'runs'), int(run.t), run_id)
 if run.k ~= NIL and not ended(run) then
   -- Its key may have been taken by another run while this one was lost.

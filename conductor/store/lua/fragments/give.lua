@@ -4,6 +4,7 @@ local function give(run, index, item, rec, d)
   rec.state = RUNNING
   rec.fence = next_fence()
   rec.attempt = rec.attempt + 1
+  if run.rs ~= NIL then set_flag(rec, 'o', true) end  -- it may have run before the store lost it: its effect is asked about first
   rec.wait = int(math.max(0, now - rec.ready_at))
   run.records[slot_of(index, item)] = rec  -- `refs` saves it, when it is known whether it was claimed alone
   leases[#leases + 1] = int(now + d.lease)

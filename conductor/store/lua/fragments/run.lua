@@ -1,6 +1,6 @@
 -- The runs a script meets: each is read once, changed in memory, written once at the end with its events and one notice.
 local FIELDS = {'st', 'g', 'l', 'r', 'a', 'd', 'f', 'ph', 'h', 'q', 'p', 't', 'w', 'hk', 'oc', 's', 'k', 'pg', 'ot', 'tm', 'wy', 'ow', 'qr', 'up', 'op',
-  'o', 'oa', 'ch', 'wi', 'is', 'it', 'ps', 'ln'}
+  'o', 'oa', 'ch', 'wi', 'is', 'it', 'ps', 'ln', 'rs'}
 local COUNTERS = {g = true, l = true, r = true, a = true, d = true, f = true, p = true, t = true, pg = true, o = true, oa = true, ch = true}
 local runs, met = {}, {}
 

@@ -7,9 +7,9 @@ do
     if kind ~= COMPLETED or item ~= NIL or note ~= NIL or text == NIL or stepped_back or not string.match(after, '^%d+$') then return end
     if redis.call('ZCARD', P .. 'ready:' .. queue) > 0 or redis.call('EXISTS', P .. 'holds') == 1 then return end
     local key = P .. 'run:' .. id
-    local run = redis.call('HMGET', key, 'st', 'g', 'ph', 'l', 'h', 'w', 'q', 's', 'qr', 'pg', 'dl', 'up', 'ot')
+    local run = redis.call('HMGET', key, 'st', 'g', 'ph', 'l', 'h', 'w', 'q', 's', 'qr', 'pg', 'dl', 'up', 'ot', 'rs')
     local st, g, phase, left, graph, workflow, home, session, op = unpack(run, 1, 9)
-    if st ~= RUN_RUNNING or g ~= generation or (phase or NIL) ~= NIL or (op or NIL) ~= NIL or (run[12] or NIL) ~= NIL then return end
+    if st ~= RUN_RUNNING or g ~= generation or (phase or NIL) ~= NIL or (op or NIL) ~= NIL or (run[12] or NIL) ~= NIL or (run[14] or NIL) ~= NIL then return end
     local function shard(n)
       local number = tonumber(n)
       return number < 32 and key or key .. ':s' .. int(math.floor(number / 32))
