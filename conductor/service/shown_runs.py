@@ -165,6 +165,8 @@ class OutcomeShown(BaseModel):
     live_leases: int
     due: int
     children: int
+    held: list[str]
+    limited: bool
     progress_at: int | None
     parked: bool
     epoch: str | None

@@ -15,6 +15,7 @@ from conductor.runs.execute import Drainer
 from conductor.runs.retry import retry_run
 from conductor.runs.waiting import advance, signal
 from conductor.store import Want
+from conductor.sweeps.stalled import sweep_stalled
 from tests.faults.batching import batched
 from tests.faults.operating import called_anew, consented, operated, remembered, scheduled
 from tests.faults.parking import parked, recovered
@@ -184,15 +185,16 @@ def _abandon(lean: Lean) -> None:
 
 
 def _without_code(lean: Lean) -> None:
-    """A worker that knows only `chain` meets a `diamond` and sets it aside."""
+    """A worker that knows only `chain` meets a `diamond` and sets it aside; the sweep of one that has the code comes before its next claim."""
     run_id = lean.start("strange", "diamond", n=4)
     lean.drain_with({"chain": works.chain}, int(run_id[-2:], 16))
+    sweep_stalled(lean.engine)
 
 
 def _told_to_go(lean: Lean) -> None:
     """A worker that is told to stop between its claim and the first line of a body."""
     run_id = lean.start("returned", "chain", n=5)
-    asked = iter([False])
+    asked = iter([False, False])
     leaving = Drainer(lean.engine, worker_name="leaving", stopping=lambda: next(asked, True))
     leaving.drain(int(run_id[-2:], 16), "celery")
     lean.pokes.append(Poke(int(run_id[-2:], 16), "celery"))

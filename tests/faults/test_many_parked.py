@@ -44,7 +44,7 @@ class Dormitory:
     def __init__(self, server: ValkeyServer, directory: Path, namespace: str) -> None:
         self.server, self.namespace, self.ledger = server, namespace, directory / "settled"
         self.archive = f"sqlite:///{directory}/archive.db"
-        self.flow: Workflow[Any] = Workflow("patient")
+        self.flow: Workflow[Any] = Workflow("wordless")
         self.flow.add(lambda: "x" * 2000, name="prepares")
         release = self.flow.wait("release", int, timeout=timedelta(days=3), after=["prepares"])
         self.flow.add(self.settles, name="settles", after=[release])
@@ -76,7 +76,7 @@ class Dormitory:
                 one.join()
 
     def start(self, number: int) -> str:
-        options = start_options("patient", key=f"order-{number:08}")
+        options = start_options("wordless", key=f"order-{number:08}")
         return start(self.engine, self.flow, payload=self.flow.encode_input(), options=options).run_id
 
     def count(self, ask: Callable[[Any, str], int], tail: str) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import sqlalchemy
 
-from conductor.errors import BadResult, NotInDoubt
+from conductor.errors import BadInput, NotInDoubt
 from conductor.ids import home_of_key
 from conductor.sweeps.overdue import run_sweeper
 from tests.support.desk import Desk, new_tag, opened
@@ -272,7 +272,7 @@ def test_an_effect_in_doubt_pauses_its_run_until_a_person_says_what_happened(des
         run.resume()
         eventually(lambda run=run, events=events: desk.kinds(run.id)[events:][-1:] == ["paused"], 20, what=lambda run=run: f"{desk.kinds(run.id)}")
     assert [len(desk.begun(f"{tag}-{name}")) for name in ("landed", "absent")] == [1, 1]
-    with pytest.raises(BadResult):
+    with pytest.raises(BadInput):
         desk.conductor.resolve(f"{landed.id}:pay", happened=True, value=5)
     assert landed.status == "paused"
     desk.conductor.resolve(f"{landed.id}:pay", happened=True, value="by hand", actor="me")

@@ -275,7 +275,7 @@ def test_each_capability_and_workflow_stand_under_limits(store: Store) -> None:
     def called(number: int) -> int:
         return number
 
-    other: Workflow[Any] = Workflow("calling")
+    other: Workflow[Any] = Workflow("calls_limited")
     other.step(called, params={"number": 1})
     assert [node.limit for node in flow.graph.nodes] == ["ai", "ai"]
     assert [node.limit for node in other.graph.nodes] == ["cap"]

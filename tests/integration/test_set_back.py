@@ -250,7 +250,7 @@ def test_consent_is_copied_though_no_event_tells_of_it(shop: Waiting, own_valkey
     shop.conductor.grant_run(live)
     shop.conductor.grant_run(parked)
     shop.conductor.grant_run(taken, on=False)
-    assert lag_ms(shop.engine) > 0
+    eventually(lambda: lag_ms(shop.engine) > 0, 5, what="what was noted counts as not copied")
     shop.turned()
     assert row_of(shop, parked).kind == Kind.PARKED
     copied(shop)

@@ -182,7 +182,7 @@ class Direct(DirectOperations):
         self._here.need_code()
         started = fork_run(self._engine, run_id, from_=from_, changes=changes)
         self._notices[started.run_id] = started.notice
-        return {"run_id": started.run_id, "forked_from": run_id, "from": from_, "effects_repeat": True}
+        return {"run_id": started.run_id, "forked_from": run_id, "from": from_, "effects_repeat": True, "new": started.word == "OK"}
 
     def signal(self, run: str, name: str, value: Any, *, key: str | None, id: str) -> Told:
         return dict(self._conductor.signal(run, name, value, key=key, id=id))

@@ -41,6 +41,7 @@ ROW = {
 _OUTCOME = {
     "run_id": RUN, "workflow": "order", "session": "alice", "state": "failed", "ended": True, "generation": 1, "reason": "step_failed",
     "ended_at": 1_753_000_004_000, "deadline": None, "last_event": 7, "live_leases": 0, "due": 0, "children": 0,
+    "held": [], "limited": False,
     "progress_at": 1_753_000_004_000, "parked": False,
     "error": {
         "code": "run_failed", "message": "run 0190… of workflow order failed: step_failed; failed steps: pay (CardError: declined)",
