@@ -170,9 +170,12 @@ class RunVerbs(Door):
 
 
 def said(text: str, what: str) -> str:
-    """A person's words as they stand in the log, without secrets, because everyone who sees the run reads them, and without semicolons,
-    which keep its fields apart; empty for none."""
-    return redact(check_text(text, what, _LONGEST)).replace(";", ",") if text != "" else ""
+    """A person's words as they stand in the log: without semicolons, which keep its fields apart; a reason, which everyone who sees the run
+    reads, also without secrets (`token:ana` is who somebody is). Empty for none."""
+    if text == "":
+        return ""
+    words = check_text(text, what, _LONGEST)
+    return (redact(words) if what == "reason" else words).replace(";", ",")
 
 
 def _life(generation: int | None) -> str:
