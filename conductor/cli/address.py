@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import re
 from urllib.parse import urlsplit
 
 import click
 
-__all__ = ["TOKEN", "URL", "checked_url"]
+__all__ = ["TOKEN", "URL", "checked_url", "read_token"]
 
 URL, TOKEN = "CONDUCTOR_URL", "CONDUCTOR_TOKEN"
+
+
+def read_token() -> str:
+    """The token, or nothing. What could not stand in a header is refused without being shown."""
+    token = os.environ.get(TOKEN, "").strip()
+    if not re.fullmatch(r"[\x21-\x7e]*", token):
+        raise click.UsageError(f"the variable {TOKEN} holds what no token has: a token is one word of plain letters, digits and signs")
+    return token
 
 
 def checked_url(text: str) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from conductor.cli.address import TOKEN, checked_url
+from conductor.cli.address import checked_url, read_token
 from conductor.cli.broken import BrokenModule, broken, quiet_imports
 from conductor.errors import BadInput, ConductorError, DeclarationError, UnknownWorkflow
 from conductor.runs.words import Spelling
@@ -106,7 +106,7 @@ class Here:
             if self.url:
                 from conductor.cli.doors.remote import Remote
 
-                self._door = Remote(self, self.url, os.environ.get(TOKEN, "").strip())
+                self._door = Remote(self, self.url, read_token())
             else:
                 from conductor.cli.doors.direct import Direct
 

@@ -156,8 +156,11 @@ def test_the_token_is_taken_from_a_variable_and_shown_nowhere(shop: Shop) -> Non
     assert run_id in call("runs", "--json", **env).stdout
     refused = call("cancel", run_id, "--json", **env)
     assert (refused.exit_code, json.loads(refused.stderr)["error"]["code"]) == (exits.FAILED, "forbidden")
-    wrong = call("runs", CONDUCTOR_URL=shop.url, CONDUCTOR_TOKEN="cdr_wrong-0123456789abcdef", CONDUCTOR_X="")
+    wrong = call("runs", CONDUCTOR_URL=shop.url, CONDUCTOR_TOKEN="cdr_wrong-0123456789abcdef")
     assert (wrong.exit_code, "CONDUCTOR_TOKEN" in wrong.stderr, "cdr_" in wrong.output) == (exits.FAILED, True, False)
+    for odd in ("größe", "two words", "a\nb"):
+        refused = call("runs", CONDUCTOR_URL=shop.url, CONDUCTOR_TOKEN=odd)
+        assert (refused.exit_code, odd in refused.output, "holds what no token has" in refused.stderr) == (exits.USAGE, False, True)
     for line in (["--token", secret, "runs"], ["runs", "--token", secret]):
         assert call(*line, CONDUCTOR_URL=shop.url).exit_code == exits.USAGE
     named = call("--url", shop.url.replace("//", f"//ann:{secret}@"), "runs")
