@@ -92,6 +92,7 @@ class Ctx:
     load_once: Callable[[str], str | None] = field(default=_nothing_named, repr=False)
     save_once: Callable[[str, str], None] = field(default=_unheard, repr=False)
     on_call: Callable[[Ctx, str, Mapping[str, Any]], Any] = field(default=_no_store, repr=False)
+    life: str = field(default="", repr=False)  # of a last step: which life of the run it ends; what it did for another does not count
     held: Attempt | None = field(default=None, repr=False)  # what the worker holds; None in a unit test, and where a verifier is asked
     _names: set[str] = field(default_factory=set, init=False, repr=False)
     _calls: int = field(default=0, init=False, repr=False)
@@ -159,13 +160,14 @@ class Ctx:
             problem = f"{name!r}: a name of 1 to 200 letters, digits, '.', '_' or '-' that this step has not used yet was expected"
             raise BadInput(what=f"ctx.once in step {self.step}", field="name", problem=problem)
         self._names.add(name)
-        if (known := self.load_once(name)) is not None:
+        kept = f"{name}@{self.life}" if self.life else name
+        if (known := self.load_once(kept)) is not None:
             answer: T = codec.decode(known)
             return answer
         with self.counting_apart(name):
             answered = fn(*args, **kwargs)
         payload = codec.encode(answered, what=f"answer of {name} in step {self.step}")
-        self.save_once(name, payload)
+        self.save_once(kept, payload)
         given: T = codec.decode(payload)
         return given
 
@@ -176,7 +178,8 @@ class Ctx:
     def next_call(self) -> str:
         """The number of the next call or submission of an operation: the same for the same one in a repeated attempt."""
         self._calls += 1
-        return f"{self._within}{self._calls}"
+        within = f"{self.life}@{self._within}" if self.life else self._within
+        return f"{within}{self._calls}"
 
     @contextmanager
     def counting_apart(self, name: str) -> Iterator[None]:

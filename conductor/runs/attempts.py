@@ -42,6 +42,7 @@ Call = Callable[[Ctx, str, Mapping[str, Any]], Any]
 
 _REASONS: dict[type[BaseException], str] = {BadResult: "bad_result", WhenFailed: "when_failed"}
 _NOBODY = nullcontext()
+_LAST = (NodeKind.ON_FAILURE, NodeKind.ON_FINISH)
 _TRACEBACK = 16_384
 _MESSAGE = 2_000
 
@@ -199,7 +200,7 @@ class Attempts:
         # The run may be on an older graph where this step reads from other indexes; a signature fixes their order.
         wanted = self._codes[node.signature].needs
         values: dict[int, Value] = dict(zip(wanted, self.inputs.values(held, graph, node, sent), strict=True)) if wanted else {}
-        if node.kind in (NodeKind.ON_FAILURE, NodeKind.ON_FINISH):
+        if node.kind in _LAST:
             values[OUTCOME] = self._run_outcome(held, graph)
         return values
 
@@ -222,7 +223,7 @@ class Attempts:
             load_origin=lambda: self.inputs.origin(held.run_id),
             load_once=lambda name: self._store.once_of(held, name),
             save_once=lambda name, payload: self._note(held, node, "once", payload, name),
-            on_call=self._call, held=held,
+            on_call=self._call, held=held, life=str(held.generation) if node.kind in _LAST and held.generation > 1 else "",
         )
 
     def _note(self, held: Attempt, node: Node, kind: str, text: str, name: str = "") -> None:

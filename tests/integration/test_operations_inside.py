@@ -409,6 +409,34 @@ def test_a_repeated_step_submits_once(shop: Cashier) -> None:
     assert len(told) == 3 and len({one.operation_id for one in told}) == 1
 
 
+@pytest.mark.spec("OP-5", "WF-17", "WF-14")
+def test_a_last_step_does_what_it_does_once_in_each_life_of_its_run(shop: Cashier) -> None:
+    pay, noted = shop.effect("replay", lambda: None), list[str]()
+    flow, tries = Workflow("buy"), failing(1, lambda: TransientError("later"))
+
+    @flow.step
+    def buy() -> None:
+        raise PermanentError("no")
+
+    @flow.on_failure
+    def tell(ctx: Ctx) -> None:
+        call.submit(shop.engine, pay, {"name": "submitted"})
+        ctx.call("pay", name="called")
+        ctx.once("note", noted.append, "noted")
+        if (error := tries()) is not None:
+            raise error
+
+    handle = run_of(shop, flow)
+    for life in (1, 2):
+        shop.work()
+        shop.store.hasten(handle.id, 1)
+        shop.work()
+        assert handle.status == "failed"
+        assert sorted(shop.calls) == ["called"] * life + ["submitted"] * life and len(noted) == life
+        if life == 1:
+            retry_run(shop.engine, handle.id)
+
+
 @pytest.mark.spec("OP-5", "CAN-4")
 def test_a_call_of_the_app_inside_a_step_belongs_to_the_step(shop: Cashier) -> None:
     pay = shop.effect("replay", failing(1, lambda: TransientError("later")))
