@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Found", "Moves", "SweepReport", "guarded", "over_partitions", "through_partitions", "unlocked"]
 
-_LOCK_SECONDS = 10.0
+_LOCK_SECONDS = 3.0  # a sweeper killed with it holds the others up so long: with the lease a step must still run again within 20 s
 _NAMED_CAUSES = 20
 _ONLY_POKED = " unclaimed"  # what `repoke` says of a queue
 
