@@ -18,9 +18,7 @@ CLEAN := env -u CONDUCTOR_REDIS_URL -u CONDUCTOR_NAMESPACE -u CONDUCTOR_DURABILI
 
 test: lint
 	@echo "tests"
-	@$(CLEAN) $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal $(ARGS) || { \
-	  [ $$? -eq 1 ] && $(BIN)/python -c 'import json; raise SystemExit(len(json.load(open(".pytest_cache/v/cache/lastfailed"))) > 3)' && \
-	  echo "what failed beside other tests is run once more, alone" && $(CLEAN) $(BIN)/python -m pytest -q -n 0 --last-failed; }
+	@$(CLEAN) $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal $(ARGS)
 
 lint: $(VENV)/.dev
 	@echo "style"
