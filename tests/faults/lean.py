@@ -98,10 +98,10 @@ class Lean:
             self.pokes.append(poke)
             failpoints.hit("poke.sent")
 
-    def start(self, name: str, workflow: str, n: int = 7, hold: float = 0) -> str:
+    def start(self, name: str, workflow: str, n: int = 7, hold: float = 0, countdown: float | None = None) -> str:
         flow = works.FLOWS[workflow]
         payload = flow.encode_input(works.Job(n=n, hold=hold))
-        accepted = start(self.engine, flow, payload=payload, options=start_options(workflow, key=name))
+        accepted = start(self.engine, flow, payload=payload, options=start_options(workflow, key=name, countdown=countdown))
         self.runs[name], self.inputs[name] = accepted.run_id, n
         return accepted.run_id
 
